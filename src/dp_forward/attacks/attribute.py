@@ -24,7 +24,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -123,9 +123,8 @@ def attribute_attack(
     # Where nothing is drawn, the vectors are all that is needed.
     inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
     labels = torch.from_numpy(np.array(known)).to(place)
-    network, best_epoch = _learn(
-        inputs, labels, mechanism, pool=pool, epochs=epochs, seed=seed, progress=progress
-    )
+    how: Any = {"pool": pool, "epochs": epochs, "seed": seed, "progress": progress}
+    network, best_epoch = _learn(inputs, labels, mechanism, **how)
     seen = observe_texts(front, mechanism, test, device=place)
     with torch.no_grad():
         guessed = torch.cat([network(pooled(some[:, 0], pool)).argmax(dim=1).cpu() for some in seen])
@@ -133,20 +132,13 @@ def attribute_attack(
         progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
     right = guessed.numpy() == wanted
-    return AttackResult.from_counts(
-        "attribute",
-        int(right.sum()),
-        len(wanted),
-        chance=chance,
-        ceiling=None if mechanism is None else attribute_ceiling(mechanism, chance),
-        values=int(known.max()) + 1,
-        recall_by_value={str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)},
-        texts_of_the_attacker=len(known),
-        pool=pool,
-        epochs=epochs,
-        best_epoch=best_epoch,
-        noise=kind_of_noise(mechanism),
-    )
+    ceiling = None if mechanism is None else attribute_ceiling(mechanism, chance)
+    recalls = {str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)}
+    details: dict[str, Any] = {"values": int(known.max()) + 1, "recall_by_value": recalls}
+    details |= {"texts_of_the_attacker": len(known), "pool": pool, "epochs": epochs, "best_epoch": best_epoch}
+    details["noise"] = kind_of_noise(mechanism)
+    name, hits = "attribute", int(right.sum())
+    return AttackResult.from_counts(name, hits, len(wanted), chance=chance, ceiling=ceiling, **details)
 
 
 def pooled(matrices: Tensor, pool: Pool) -> Tensor:

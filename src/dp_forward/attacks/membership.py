@@ -65,10 +65,8 @@ def answers(
     place = pick_device(device)
     back.to(place).train(False)
     answered = []
-    seen = observe_texts(
-        front, mechanism, texts, draws=draws, noiseless=noiseless, device=place, progress=progress
-    )
-    for matrices in seen:
+    how: Any = {"draws": draws, "noiseless": noiseless, "device": place, "progress": progress}
+    for matrices in observe_texts(front, mechanism, texts, **how):
         logits = back(matrices.flatten(0, 1)).logits
         # In float64: a model that is sure of its texts has probabilities that float32 rounds to 1.
         chances = torch.softmax(logits.double(), dim=-1).reshape(*matrices.shape[:2], -1)
@@ -136,9 +134,8 @@ def threshold_attack(
     inside, outside = members[half:], others[half:]
     right = int(np.sum(inside >= threshold) + np.sum(outside < threshold))
     curve = roc(inside, outside) if direction is None else roc(members, others)
-    return AttackResult.from_counts(
-        name, right, 2 * len(inside), chance=0.5, ceiling=ceiling, members_score=way, **curve
-    )
+    details: Any = {"members_score": way, **curve}
+    return AttackResult.from_counts(name, right, 2 * len(inside), chance=0.5, ceiling=ceiling, **details)
 
 
 def roc(member_scores: Floats, other_scores: Floats) -> dict[str, float]:

@@ -28,6 +28,8 @@ from dp_forward.split.halves import AnyFront
 
 __all__ = ["AnyFront", "each_batch", "observe_texts"]
 
+Device = torch.device | str | None
+
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:
     """Whether the noise of `observe` is what would leave the machine."""
@@ -40,9 +42,7 @@ def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "s
     return "released"
 
 
-def hidden_rows(
-    front: AnyFront, batch: dict[str, Tensor], *, device: torch.device | str | None = None
-) -> Tensor:
+def hidden_rows(front: AnyFront, batch: dict[str, Tensor], *, device: Device = None) -> Tensor:
     """The hidden matrices [texts, rows, width] of a batch, on the device; the front runs as at inference."""
     place = pick_device(device)
     front.to(place).train(False)
@@ -101,7 +101,7 @@ def observe_texts(
     *,
     draws: int = 1,
     noiseless: bool = False,
-    device: torch.device | str | None = None,
+    device: Device = None,
     progress: Count | None = None,
 ) -> Iterator[Tensor]:
     """What crosses for each text (`observe`), some texts at a time, in their order.

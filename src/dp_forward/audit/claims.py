@@ -27,19 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
+from dp_forward import privacy
 from dp_forward.audit import findings
 from dp_forward.audit.findings import Finding, Floats, cap_sum_z, mean_z, share_off_z
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import dequantise
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    KaryResponse,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    PrivUnit,
-    curve,
-)
+from dp_forward.privacy import KaryResponse, NormBound, PrivUnit, curve
 
 Seen = tuple[Floats, Floats]  # releases of two inputs
 
@@ -53,7 +46,7 @@ _FAR: Final = 9.0
 class GaussianClaim:
     """Uniform Gaussian noise within a norm bound."""
 
-    mechanism: MatrixGaussian | AnalyticGaussian
+    mechanism: privacy.MatrixGaussian | privacy.AnalyticGaussian
     bound: NormBound
     step: float
 
@@ -152,8 +145,7 @@ class PrivUnitClaim:
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         changed = int(np.sum(np.any(first != second, axis=1)))
-        covered = self.bound.changed_rows(self.mechanism.unit) or 1
-        return self.mechanism.loss.epsilon * max(changed, covered)
+        return self.mechanism.loss.epsilon * max(changed, self.bound.changed_rows(self.mechanism.unit) or 1)
 
     def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
         changed = np.any(first != second, axis=1)
@@ -224,14 +216,14 @@ class ResponseClaim:
 Claim = GaussianClaim | PrivUnitClaim | ResponseClaim
 
 
-def claim_of(mechanism: Mechanism, *, bits: int = 16) -> Claim:
+def claim_of(mechanism: privacy.Mechanism, *, bits: int = 16) -> Claim:
     """What a mechanism claims; refused where it cannot be released."""
     step = float(dequantise(np.ones(1, dtype=f"<i{bits // 8}"), mechanism, bits)[0])  # refuses what cannot
     if isinstance(mechanism, PrivUnit):
         return PrivUnitClaim(mechanism, mechanism.bound)
     if isinstance(mechanism, KaryResponse):
         return ResponseClaim(mechanism, mechanism.bound)
-    if isinstance(mechanism, MatrixGaussian | AnalyticGaussian):
+    if isinstance(mechanism, privacy.MatrixGaussian | privacy.AnalyticGaussian):
         bound = mechanism.sensitivity.bound
         if isinstance(bound, NormBound):
             return GaussianClaim(mechanism, bound, step)

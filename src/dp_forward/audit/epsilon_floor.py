@@ -41,11 +41,8 @@ def epsilon_floor(first: Floats, second: Floats, *, delta: float, level: float =
     tested = (first[len(first) // 2 :], second[len(second) // 2 :])
     thresholds = np.unique(np.quantile(np.concatenate(learnt), np.linspace(0, 1, 400)))
     guessed = _floors(*learnt, thresholds, delta, each)
-    found = 0.0
-    for kind in (0, 1):
-        chosen = thresholds[[int(np.argmax(guessed[kind]))]]
-        found = max(found, float(_floors(*tested, chosen, delta, each)[kind][0]))
-    return found
+    chosen = [thresholds[[int(np.argmax(floors))]] for floors in guessed]
+    return max(0.0, *(float(_floors(*tested, one, delta, each)[kind][0]) for kind, one in enumerate(chosen)))
 
 
 def largest_floor(draws: int, *, level: float = 0.95) -> float:
@@ -54,9 +51,7 @@ def largest_floor(draws: int, *, level: float = 0.95) -> float:
     return max(0.0, math.log(each ** (2 / draws)) - math.log(-math.expm1(2 / draws * math.log(each))))
 
 
-def _floors(
-    first: Floats, second: Floats, thresholds: Floats, delta: float, each: float
-) -> tuple[Floats, Floats]:
+def _floors(first: Floats, second: Floats, thresholds: Floats, delta: float, each: float) -> list[Floats]:
     """Both floors at every threshold, each bound with the error ``each``."""
     named = len(first) - np.searchsorted(np.sort(first), thresholds, side="left")
     low = _low(named, len(first), each)
@@ -64,7 +59,7 @@ def _floors(
     with np.errstate(divide="ignore", invalid="ignore"):
         by_true = np.log(np.maximum(low - delta, 0)) - np.log(high)
         by_false = np.log(np.maximum(1 - high - delta, 0)) - np.log(1 - low)
-    return np.nan_to_num(by_true, nan=-math.inf), np.nan_to_num(by_false, nan=-math.inf)
+    return [np.nan_to_num(floors, nan=-math.inf) for floors in (by_true, by_false)]
 
 
 def _low(right: NDArray[np.intp], trials: int, each: float) -> Floats:

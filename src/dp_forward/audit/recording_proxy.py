@@ -41,9 +41,7 @@ class RecordingProxy:
 
     def __init__(self, server: str) -> None:
         there = urlsplit(server)
-        assert there.hostname is not None
-        assert there.port is not None
-        self._server = (there.hostname, there.port)
+        self._server = (str(there.hostname), int(there.port or 80))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._recorded: list[bytearray] = []
@@ -92,13 +90,11 @@ class RecordingProxy:
                 for way in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._pump, args=(*way, stream), daemon=True).start()
 
-    def _pump(
-        self, source: socket.socket, target: socket.socket, from_client: bool, stream: bytearray
-    ) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, asks: bool, stream: bytearray) -> None:
         """One way of one connection, until either side ends it; ``stream`` is what the client has sent."""
         with contextlib.suppress(OSError), source, target:
             while chunk := source.recv(1 << 16):
-                if from_client:
+                if asks:
                     stream += chunk
                 elif b"POST " in stream:
                     with self._turn:

@@ -54,6 +54,7 @@ _DRAWS: Final = 4000
 _MOST_DRAWS: Final = 300_000
 
 Matrix = NDArray[Any]
+_Noisy = claims.GaussianClaim | claims.PrivUnitClaim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +103,8 @@ class ReleasedAudit:
 
     def as_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "findings"}
-        return {
-            **plain,
-            "refuted": self.refuted,
-            "refuted_by": list(self.refuted_by),
-            "findings": [finding.as_dict() for finding in self.findings],
-        }
+        found = [finding.as_dict() for finding in self.findings]
+        return {**plain, "refuted": self.refuted, "refuted_by": list(self.refuted_by), "findings": found}
 
 
 def false_alarm_rate(audits: Iterable[ReleasedAudit], findings: Iterable[Finding]) -> float:
@@ -203,8 +200,7 @@ def audit_matrices(
     claim = claims.claim_of(mechanism, bits=bits)
     x, y = (claims.bounded_vectors(np.asarray(hidden, dtype=np.float64), claim.bound) for hidden in pair)
     if x.shape != y.shape or np.allclose(x, y, atol=1e-9):
-        rule = "be two inputs that the bound keeps apart"
-        raise InvalidInput("pair", rule, "one", "Choose two other texts.")
+        raise InvalidInput("pair", "be two inputs that the bound keeps apart", "one", "Choose other texts.")
     seen = (claims.as_vectors(first, claim.bound), claims.as_vectors(second, claim.bound))
     scores = tuple(claim.ratios(some, x, y) for some in seen)
     delta = mechanism.shown_delta
@@ -231,9 +227,7 @@ def audit_matrices(
     )
 
 
-def _signal(
-    claim: claims.GaussianClaim | claims.PrivUnitClaim, seen: claims.Seen, x: Floats, y: Floats
-) -> list[Finding]:
+def _signal(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Finding]:
     """The mean along the input is as long as the input, and there is nothing beside it."""
     total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
@@ -257,16 +251,13 @@ def _signal(
     return found
 
 
-def _noise(
-    claim: claims.GaussianClaim | claims.PrivUnitClaim, seen: claims.Seen, x: Floats, y: Floats
-) -> list[Finding]:
+def _noise(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Finding]:
     """Across both inputs the noise is as strong as claimed, alike for both, and never used twice."""
     (one, freedom), (other, _) = (across_inputs(some, x, y) for some in seen)
     if freedom < 1:
         return []
-    first, second = (
-        float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in (one, other)
-    )
+    squares = [float(np.mean(np.sum(across * across, axis=(1, 2)))) for across in (one, other)]
+    first, second = (square / freedom / claim.deviation**2 for square in squares)
     counts = (len(one) * freedom, len(other) * freedom)
     both = (first * counts[0] + second * counts[1]) / sum(counts)
     unlike = unlike_noise_z(first, second, freedom=counts)

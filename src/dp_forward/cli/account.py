@@ -5,34 +5,22 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from dp_forward import privacy
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput, refuse_if
-from dp_forward.privacy import (
-    Budget,
-    Deployment,
-    Guarantee,
-    Mechanism,
-    NoiseSpec,
-    PaperReading,
-    RandomizedResponse,
-)
-from dp_forward.privacy import shuffling as c
-from dp_forward.privacy.checks import delta as check_delta
-from dp_forward.privacy.checks import epsilon as check_epsilon
+from dp_forward.privacy import checks, shuffling
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.rounding import shown_down, shown_up
+
+_CENTRAL = ("central_epsilon_upper", "central_epsilon_lower", "central_bound", "paper_estimate")
 
 
 def account(
     mechanism: options.MechanismOption,
-    sigma: Annotated[
-        float | None, Option("--sigma", "-s", help="Give the noise of one release (Gaussian).")
-    ] = None,
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="Or give the epsilon of one release.")
-    ] = None,
+    sigma: Annotated[float | None, Option("--sigma", "-s", help="The Gaussian noise of a release.")] = None,
+    epsilon: Annotated[float | None, Option("--epsilon", "-e", help="Or the epsilon of one release.")] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
@@ -60,24 +48,27 @@ def account(
     if (sigma is None) == (epsilon is None):
         raise InvalidInput("sigma or epsilon", "be given, one of them", "none or both", "Try -e 8.")
     at_delta = DEFAULT_DELTA if delta is None else delta
-    check_delta(at_delta, zero=mechanism in PURE)
+    checks.delta(at_delta, zero=mechanism in PURE)
     answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
     if threshold_share is not None:
         named: dict[str, Any] = {"unit": unit, "rows": rows, "threshold_share": threshold_share}
-        at: Any = NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **named).build()
+        at: Any = privacy.NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **named).build()
         request = replace(request, threshold=at.threshold)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
     label = None
     if label_epsilon is not None:
         if labels is None:
             raise InvalidInput("labels", "be given with --label-epsilon", None, "Try --labels 2.")
-        check_epsilon(label_epsilon, name="label-epsilon")
-        label = RandomizedResponse(label_epsilon, labels, 1 if sampler is None else releases)
-    deployment = Deployment(text, label, shuffled=shuffle, sampled=sampler)
+        checks.epsilon(label_epsilon, name="label-epsilon")
+        label = privacy.RandomizedResponse(label_epsilon, labels, 1 if sampler is None else releases)
+    deployment = privacy.Deployment(text, label, shuffled=shuffle, sampled=sampler)
     with output.working("accounting ..."):
         guarantee = deployment.guarantee(delta=at_delta if text.gaussian_mu else 0.0)
-        result, sentences = _local_fields(request, guarantee), []
+        protected, sentences = None if guarantee.unit is None else str(guarantee.unit), []
+        result: dict[str, Any] = {"mechanism": str(mechanism), "local_epsilon": guarantee.epsilon}
+        result |= {"local_delta": guarantee.delta, "delta": guarantee.delta, "unit": protected}
+        result |= {"releases": releases, "guess_rate": guarantee.guess_rate, **dict.fromkeys(_CENTRAL)}
         central = deployment.central(at_delta)
         result["observers"] = deployment.statements(at_delta, central=central)
         sentences += [f"{who[0].upper()}{who[1:]}: {said}" for who, said in result["observers"].items()]
@@ -86,7 +77,7 @@ def account(
             result |= {"delta": at_delta, **central_fields(central)}
             sentences += [central.lower.statement, central.estimate.statement]
         if paper:
-            result["paper"], more = _paper(request, text, at_delta, deployment.users, central)
+            result["paper"], more = _paper(request, deployment, at_delta, central)
             sentences += more
     result["statement"] = " ".join(sentences)
     hidden = ("statement", "central", "paper", "observers")
@@ -96,64 +87,39 @@ def account(
 
 def _text_part(
     request: MechanismRequest, *, sigma: float | None, epsilon: float | None, delta: float
-) -> Mechanism:
+) -> privacy.Mechanism:
     """The mechanism of one release, then counted ``releases`` times."""
     if sigma is not None:
         return request.for_sigma(sigma, delta)
     assert epsilon is not None
     if request.mechanism in (MechanismName.MVG, MechanismName.CLASSICAL_GAUSSIAN):
-        remedy = "Use gaussian with its sigma."
-        raise InvalidInput("mechanism", "have an exact curve", request.mechanism, remedy)
+        raise InvalidInput("mechanism", "have an exact curve", request.mechanism, "Use gaussian with sigma.")
     if request.mechanism in PURE:
-        return request.for_budget(Budget(epsilon * request.releases))
-    once: Any = replace(request, releases=1).for_budget(Budget(epsilon, delta))
+        return request.for_budget(privacy.Budget(epsilon * request.releases))
+    once: Any = replace(request, releases=1).for_budget(privacy.Budget(epsilon, delta))
     return request.for_sigma(once.sigma, delta)
 
 
-def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, Any]:
-    return {
-        "mechanism": str(request.mechanism),
-        "local_epsilon": guarantee.epsilon,
-        "local_delta": guarantee.delta,
-        "delta": guarantee.delta,
-        "unit": None if guarantee.unit is None else str(guarantee.unit),
-        "releases": request.releases,
-        "guess_rate": guarantee.guess_rate,
-        "central_epsilon_upper": None,
-        "central_epsilon_lower": None,
-        "central_bound": None,
-        "paper_estimate": None,
-    }
-
-
-def central_fields(central: c.CentralBounds) -> dict[str, Any]:
-    return {
-        "central_epsilon_upper": central.upper.epsilon,
-        "central_epsilon_lower": central.lower.epsilon,
-        "central_bound": central.upper.bound,
-        "paper_estimate": central.estimate.epsilon,
-        "central": {
-            name: {key: getattr(bound, key) for key in ("kind", "trusted", "statement", "bound")}
-            for name, bound in vars(central).items()
-        },
-    }
+def central_fields(central: shuffling.CentralBounds) -> dict[str, Any]:
+    shown = ("kind", "trusted", "statement", "bound")
+    bounds = {name: {key: getattr(bound, key) for key in shown} for name, bound in vars(central).items()}
+    upper, lower, estimate = central.upper, central.lower, central.estimate
+    numbers = (upper.epsilon, lower.epsilon, upper.bound, estimate.epsilon)
+    return {**dict(zip(_CENTRAL, numbers, strict=True)), "central": bounds}
 
 
 def _paper(
-    request: MechanismRequest,
-    text: Mechanism,
-    delta: float,
-    users: int | None,
-    reading: c.CentralBounds | None,
+    request: MechanismRequest, made: privacy.Deployment, delta: float, reading: shuffling.CentralBounds | None
 ) -> tuple[dict[str, Any], list[str]]:
     """S = C, as in the authors' experiments, always with the truth in the same breath."""
+    text, users = made.text, made.users
     refuse_if(text.gaussian_mu == 0, "paper", "go with Gaussian noise", request.mechanism, "Leave it out.")
     sigma: float = text.sigma  # type: ignore[attr-defined]
-    paper = PaperReading(sigma, request.bound, request.unit, request.releases, delta)
+    paper = privacy.PaperReading(sigma, request.bound, request.unit, request.releases, delta)
     fields, sentences = paper.as_dict(), [paper.statement]
     if users is not None and reading is not None:
         half = text.gaussian_mu / request.releases**0.5 / 2
-        claim = c.paper_estimate(delta, mu=half, users=users, epochs=request.releases)
+        claim = shuffling.paper_estimate(delta, mu=half, users=users, epochs=request.releases)
         fields["central_estimate_at_c"] = claim
         s_c, s_2c = paper.whose_sensitivity
         lower, upper, estimate = (getattr(reading, kind).epsilon for kind in ("lower", "upper", "estimate"))

@@ -21,33 +21,21 @@ _STILL_FREE = (
 
 def ask(
     front: options.UserFront,
-    texts: Annotated[
-        list[str] | None, Argument(help="The texts to ask about; with --pair, two by two.")
-    ] = None,
+    texts: Annotated[list[str] | None, Argument(help="Texts to ask about; with --pair, two by two.")] = None,
     server: options.Server = "http://127.0.0.1:8765",
     ledger: options.LedgerFile = Path("budget.ledger"),
     budget: options.Budget = None,
     budget_per_day: Annotated[
-        float | None,
-        Option(help="A second cap, for every day (UTC); for pure noise it may be the only one."),
+        float | None, Option(help="A second cap, for a day (UTC); for pure noise it may be the only one.")
     ] = None,
     epsilon: Annotated[
         float | None,
-        Option("--epsilon", "-e", help="Use more noise than the front says, if the server offers it."),
+        Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
     ] = None,
-    file: Annotated[
-        Path | None, Option(help="Ask about every line of a file; answers are kept if it stops.")
-    ] = None,
-    pair: Annotated[
-        bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between them.")
-    ] = False,
+    file: Annotated[Path | None, Option(help="Ask about every line; answers are kept if it stops.")] = None,
+    pair: Annotated[bool, Option("--pair", help="Ask about pairs; in a file, with a tab between.")] = False,
     resend: Annotated[
-        bool,
-        Option(
-            "--resend",
-            help="Send the stored release of an answered text again, for a provider that changed its back: "
-            "it is free, and the provider learns that the text is the same.",
-        ),
+        bool, Option("--resend", help="Send a stored release again: the provider sees that a text repeats.")
     ] = False,
     token_file: options.ProviderToken = None,
     ca: options.Ca = None,

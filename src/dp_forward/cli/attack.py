@@ -129,9 +129,7 @@ def _show(target: Target, first: Mapping[str, Any], facts: Mapping[str, Any], *,
     comparable = facts.get("drawn_alike", True)
     refuted = comparable and bool(above)
     if not comparable:
-        output.warn(
-            "members and others are not drawn alike: a success may tell how they differ, not who trained."
-        )
+        output.warn("the two groups are not drawn alike: success may tell how they differ, not who trained.")
     if json:
         noise = {"mechanism": "none" if made is None else made.name, "promise": promise}
         where = {"run": str(target.folder), "cut": cut, **noise}
@@ -152,20 +150,12 @@ def membership(
     *,
     others: Annotated[
         str | None,
-        Option(
-            "--others",
-            "--split",
-            help="The split of texts that were not trained on [the rest of train, or the one measured on].",
-        ),
+        Option("--others", "--split", help="A split not trained on [the rest of train, or as measured]."),
     ] = None,
     limit: Annotated[int, Option(help="At most so many members, and as many others.")] = 2000,
     draws: Annotated[int, Option(help="Noisy queries of each text, averaged.")] = 1,
-    noiseless: Annotated[
-        bool, Option("--noiseless", help="The attacker has the back and feeds it without noise.")
-    ] = False,
-    drop_words: Annotated[
-        float | None, Option(help="Leave this share of the words out of the others, as the paper.")
-    ] = None,
+    noiseless: Annotated[bool, Option("--noiseless", help="The attacker has the back: no noise.")] = False,
+    drop_words: Annotated[float | None, Option(help="Drop this share of the others' words.")] = None,
 ) -> Outcome:
     """Guess from its answers which texts a run was trained on.
 
@@ -183,7 +173,7 @@ def membership(
     texts, size, others_from, drawn_alike = _texts_to_tell_apart(target, plan, others, limit, drop_words)
     assert texts.labels is not None
     progress = counter(target.bars, "asking the run", len(texts))
-    query = {"draws": draws, "noiseless": noiseless}
+    query: dict[str, Any] = {"draws": draws, "noiseless": noiseless}
     more: Any = {"device": target.device, "progress": progress, **query}
     answered = answers(target.front, back, target.mechanism, texts, **more)
     rules: Any = {"seed": target.seed, "ceiling": _training_ceiling(target, plan)}
@@ -192,19 +182,11 @@ def membership(
         numbers = scored(answered, texts.labels)
         found[name] = threshold_attack(numbers[:size], numbers[size:], name=f"membership, {name}", **rules)
     top, right = found.pop("entropy"), answered.argmax(axis=1) == texts.labels
-    facts = {
-        "task": plan.task,
-        "regime": str(plan.regime),
-        "members": size,
-        "others": len(texts) - size,
-        "others_from": others_from,
-        "drawn_alike": drawn_alike,
-        **query,
-        "accuracy_on_members": float(right[:size].mean()),
-        "accuracy_on_others": float(right[size:].mean()),
-        "scores": {one.attack: one.as_dict() for one in found.values()},
-    }
-    return top, facts
+    facts = {"task": plan.task, "regime": str(plan.regime), "members": size, "others": len(texts) - size}
+    facts |= {"others_from": others_from, "drawn_alike": drawn_alike, **query}
+    facts |= {"accuracy_on_members": float(right[:size].mean())}
+    facts |= {"accuracy_on_others": float(right[size:].mean())}
+    return top, {**facts, "scores": {one.attack: one.as_dict() for one in found.values()}}
 
 
 def _plan_of(target: Target) -> Plan:
@@ -271,13 +253,9 @@ def inversion(
     target: Target,
     *,
     split: Split = None,
-    with_prior: Annotated[
-        bool, Option("--with-prior", help="Weigh tokens by their frequency in public text.")
-    ] = False,
+    with_prior: Annotated[bool, Option("--with-prior", help="Weigh tokens by public frequency.")] = False,
     releases: Annotated[int, Option("--releases", "-k", help="Fresh releases of each text, averaged.")] = 1,
-    public: Annotated[
-        str | None, Option(help="The task whose training texts the attacker knows [the same].")
-    ] = None,
+    public: Annotated[str | None, Option(help="The task whose training texts are known [the same].")] = None,
     public_limit: Annotated[int, Option(help="A sample of so many of those.")] = 20000,
     limit: Annotated[int, Option(help="Attack so many texts.")] = 200,
 ) -> Outcome:
@@ -295,13 +273,11 @@ def inversion(
     from dp_forward.data import read_records
 
     tokens, tokenizer = int(token_table(target.front).num_embeddings), target.tokens.tokenizer  # type: ignore[arg-type]
-    if with_prior and not target.front.row_local:
-        rule = "go with a cut where a row is its own token's"
-        raise InvalidInput("with-prior", rule, target.front.cut, "It is weighed there anyway.")
+    mixed, rule = not target.front.row_local, "go with a cut where a row is its own token's"
+    refuse_if(with_prior and mixed, "with-prior", rule, target.front.cut, "It is weighed there anyway.")
     attacked, known, part = target.task(), target.task(public), target.split(split)
-    if known.name == attacked.name and part == "train":
-        rule = "not be the attacker's own public texts"
-        raise InvalidInput("split", rule, part, "Name other texts with --public.")
+    same, rule = known.name == attacked.name and part == "train", "not be the attacker's own public texts"
+    refuse_if(same, "split", rule, part, "Name other texts with --public.")
     own = target.encoded(read_records(known, "train"), public_limit)
     texts = target.encoded(read_records(attacked, part), limit)
     prior = TokenPrior.learn(own, special=tokenizer.all_special_ids, vocabulary=tokens)
@@ -311,14 +287,8 @@ def inversion(
         found = invert_nearest(seen, use_prior=with_prior)
     else:
         found = invert_linearly(seen, own, progress=counter(target.bars, "learning", len(own)))
-    facts = {
-        "task": attacked.name,
-        "split": part,
-        "public": known.name,
-        "public_texts": len(own),
-        "bag_recall": found.details["bag_recall"],
-    }
-    return found, facts
+    facts = {"task": attacked.name, "split": part, "public": known.name, "public_texts": len(own)}
+    return found, {**facts, "bag_recall": found.details["bag_recall"]}
 
 
 @attack_verb
@@ -326,9 +296,7 @@ def attribute(
     target: Target,
     *,
     split: Split = None,
-    labelled: Annotated[
-        Path | None, Option(help="A file of texts with an attribute [genres, by keywords].")
-    ] = None,
+    labelled: Annotated[Path | None, Option(help="Texts with an attribute [genres, by keywords].")] = None,
     text: Annotated[str, Option(help="Its column of texts.")] = "text",
     column: Annotated[str, Option("--attribute", help="Its column of attributes.")] = "attribute",
     share: Annotated[float, Option(help="The share of the texts that the attacker learns from.")] = 0.5,

@@ -29,22 +29,15 @@ _MOST_ENTRIES: Final = 1 << 22  # integers released in this process: a few secon
 def audit(
     run: Annotated[Path | None, Argument(help="The folder of a run, whose service is audited.")] = None,
     mechanism: options.AnyMechanism = None,
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="The budget that the noise claims to meet.")
-    ] = None,
+    epsilon: Annotated[float | None, Option("--epsilon", "-e", help="What the noise claims to meet.")] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
-    draws: Annotated[
-        int | None, Option(help=f"Releases of each input [by rule; {_FRAMES} for a run].")
-    ] = None,
+    draws: Annotated[int | None, Option(help=f"Releases of an input [by rule; {_FRAMES} of a run].")] = None,
     rows: Annotated[int, Option(help="n, the rows that cross.")] = 8,
     columns: Annotated[int, Option("--cols", help="d, the width that crosses.")] = 16,
     labels: options.LabelCount = None,
     bits: Annotated[int, Option(help="Bits per number: 16 or 8.")] = 16,
-    text: Annotated[
-        list[str] | None,
-        Option("--text", help="With a run: a text to tell from another; give two [ours]."),
-    ] = None,
+    text: Annotated[list[str] | None, Option(help="With a run: one of two texts to tell apart.")] = None,
     json: options.Json = False,
 ) -> None:
     """Try to refute a privacy promise, on the bytes that leave.
@@ -57,8 +50,7 @@ def audit(
     """
     started = time.perf_counter()
     if (run is None) == (mechanism is None):
-        remedy = "Try: dpf audit -m privunit -e 8."
-        raise InvalidInput("run", "be given, or else --mechanism", "both or none", remedy)
+        raise InvalidInput("run", "be given, or else --mechanism", "both or none", "Try -m privunit -e 8.")
     if run is not None:
         if epsilon is not None or delta is not None:
             raise InvalidInput("epsilon", "be left out with a run", epsilon, "A run claims its own.")
@@ -72,13 +64,9 @@ def audit(
             rows, columns = 1, labels
         for name, size in {"rows": rows, "cols": columns}.items():
             count(name, size, remedy="Leave it out for the default.")
-        result = _mechanism(
-            NoiseSpec(
-                mechanism=str(mechanism), epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
-            ),
-            {"rows": rows, "width": columns, "bits": bits},
-            draws,
-        )
+        shape: Any = {"rows": rows, "columns": columns}
+        made = NoiseSpec(mechanism=str(mechanism), epsilon=epsilon, delta=delta, unit=unit, **shape).build()
+        result = _mechanism(made, {"rows": rows, "width": columns, "bits": bits}, draws)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -88,12 +76,11 @@ def audit(
         raise typer.Exit(1)
 
 
-def _mechanism(noise: NoiseSpec, crossing: dict[str, Any], draws: int | None) -> dict[str, Any]:
+def _mechanism(made: Mechanism, crossing: dict[str, Any], draws: int | None) -> dict[str, Any]:
     """Audit noise alone, on two opposed inputs of the shape that crosses."""
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.released_bytes import audit_released, usual_draws
 
-    made = noise.build()
     many = usual_draws(made) if draws is None else draws
     findings = audit_draws(made, **crossing)
     with output.Bars() as bars:
@@ -128,10 +115,8 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     audits: dict[str, ReleasedAudit] = {}
     with output.Bars() as bars:
         for name, two in (("opposed inputs", None), ("two texts, released here", hidden)):
-            progress = counter(bars, name, 2 * inside)
-            audits[name] = audit_released(
-                made, pair=two, draws=inside, level=level, progress=progress, **shape
-            )
+            how: Any = {"draws": inside, "level": level, "progress": counter(bars, name, 2 * inside)}
+            audits[name] = audit_released(made, pair=two, **how, **shape)
         progress = counter(bars, "asking the server", 2 * draws)
         with serve_locally(run) as address, record_client(user, address) as wire:
             frames, found = audit_service(user, wire, texts=pair, draws=draws, level=level, progress=progress)

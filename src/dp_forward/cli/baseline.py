@@ -1,13 +1,10 @@
 """`dpf baseline dpsgd`: the Opacus baseline on the same task, with the same report."""
 
-from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from dp_forward.cli import options
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plan_options import Resume, carry_out, plan_options
+from dp_forward.cli.plan_options import Out, Resume, carry_out, plan_options
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
 app = options.App(name="baseline")
@@ -20,13 +17,7 @@ def baseline() -> None:
 
 @app.command("dpsgd")
 @plan_options(DpSgdPlan)
-def dpsgd(
-    settings: dict[str, Any],
-    *,
-    out: Annotated[Path, Option(help="The folder of the run.")],
-    resume: Resume = False,
-    json: options.Json = False,
-) -> None:
+def dpsgd(settings: dict[str, Any], *, out: Out, resume: Resume = False, json: options.Json = False) -> None:
     """Train with DP-SGD (Opacus), on the same task and report.
 
     It gives central DP of the trained weights. Whoever trains sees the texts, and so does whoever answers.

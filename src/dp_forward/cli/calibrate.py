@@ -28,10 +28,7 @@ def calibrate(
     prior: Annotated[str | None, Option(help="A public prior over the labels: 0.7,0.2,0.1.")] = None,
     threshold: Annotated[float | None, Option(help="PrivUnit's t [the best one, t*].")] = None,
     cap_probability: Annotated[float | None, Option(help="PrivUnit's p; t follows from it.")] = None,
-    central_epsilon: Annotated[
-        float | None,
-        Option(help="In place of --epsilon: the epsilon behind the shuffler (privunit only)."),
-    ] = None,
+    central_epsilon: Annotated[float | None, Option(help="Or that behind the shuffler (privunit).")] = None,
     shuffle: options.Shuffle = None,
     paper: options.Paper = False,
     json: options.Json = False,
@@ -62,9 +59,8 @@ def calibrate(
     if paper:
         if mechanism not in (MechanismName.MATRIX_GAUSSIAN, MechanismName.GAUSSIAN):
             raise InvalidInput("paper", "go with matrix-gaussian or gaussian", mechanism, "Leave it out.")
-        reading = privacy.PaperReading.for_budget(
-            budget, bound=request.bound, unit=request.unit, releases=releases
-        )
+        own: Any = {"bound": request.bound, "unit": request.unit, "releases": releases}
+        reading = privacy.PaperReading.for_budget(budget, **own)
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
@@ -88,26 +84,16 @@ def _for_central(
 
 def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:
     sensitivity = getattr(made, "sensitivity", None)
-    result: dict[str, Any] = {
-        "mechanism": made.name,
-        "epsilon": budget.epsilon,
-        "delta": 0.0 if made.shown_delta == 0 else budget.delta,
-        "unit": None if made.unit is None else str(made.unit),
-        "sensitivity": sensitivity.value if isinstance(sensitivity, privacy.Sensitivity) else None,
-        "sigma": getattr(made, "sigma", None),
-        "mu": made.gaussian_mu or None,
-        "guess_rate": made.guess_rate(),
-        "norm": norm,
-        "releases": getattr(made, "releases", 1),
-    }
+    result: dict[str, Any] = {"mechanism": made.name, "epsilon": budget.epsilon}
+    result["delta"] = 0.0 if made.shown_delta == 0 else budget.delta
+    result["unit"] = None if made.unit is None else str(made.unit)
+    result["sensitivity"] = sensitivity.value if isinstance(sensitivity, privacy.Sensitivity) else None
+    result |= {"sigma": getattr(made, "sigma", None), "mu": made.gaussian_mu or None}
+    result |= {"guess_rate": made.guess_rate(), "norm": norm, "releases": getattr(made, "releases", 1)}
     if isinstance(made, privacy.PrivUnit):
-        result |= {
-            "sensitivity": made.bound.reach(made.unit),
-            "threshold": made.threshold,
-            "cap_probability": made.cap_probability,
-            "scale": made.scale,
-            "own_guess_rate": made.own_guess_rate(),
-        }
+        result["sensitivity"] = made.bound.reach(made.unit)
+        result |= {name: getattr(made, name) for name in ("threshold", "cap_probability", "scale")}
+        result["own_guess_rate"] = made.own_guess_rate()
     if isinstance(made, privacy.RandomizedResponse | privacy.ResponseWithPrior | privacy.KaryResponse):
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
@@ -115,20 +101,12 @@ def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -
         # The classical formula beyond its theorem: no epsilon is printed that nobody proved.
         assert isinstance(made, privacy.ClassicalGaussian)
         exact = privacy.AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
-        return result | {
-            "wanted_epsilon": made.wanted.epsilon,
-            "epsilon": None,
-            "guarantee": "none",
-            "analytic_epsilon": exact.epsilon(made.at_delta),
-            "statement": (
-                f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
-                f"{made.wanted.epsilon}. By the analytic curve this sigma is worth {exact.promise()}."
-            ),
-        }
+        said = (
+            f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
+            f"{made.wanted.epsilon}. By the analytic curve this sigma is worth {exact.promise()}."
+        )
+        result |= {"wanted_epsilon": made.wanted.epsilon, "epsilon": None, "guarantee": "none"}
+        return result | {"analytic_epsilon": exact.epsilon(made.at_delta), "statement": said}
     guarantee = privacy.Deployment(made).guarantee(delta=result["delta"])
-    return result | {
-        "guarantee": guarantee.promise,
-        "against": guarantee.against,
-        "assumptions": list(guarantee.assumptions),
-        "statement": guarantee.statement,
-    }
+    result |= {"guarantee": guarantee.promise, "against": guarantee.against}
+    return result | {"assumptions": list(guarantee.assumptions), "statement": guarantee.statement}

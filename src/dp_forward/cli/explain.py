@@ -39,9 +39,7 @@ def explain(
     columns: options.Columns = None,
     labels: options.LabelCount = None,
     shuffle: options.Shuffle = None,
-    run: Annotated[
-        Path | None, Option(help="The folder of a run, for its noise, and its accuracy at each epsilon.")
-    ] = None,
+    run: Annotated[Path | None, Option(help="A run, for its noise, and its accuracy by epsilon.")] = None,
     json: options.Json = False,
 ) -> None:
     """Say what a privacy budget promises, and how to choose it.
@@ -56,8 +54,7 @@ def explain(
         refuse_if(mechanism is not None, "mechanism", "be left out with --run", mechanism, "It has its own.")
         build, epsilon = measured.build, epsilon or measured.noise.epsilon
     elif mechanism is None or epsilon is None:
-        remedy = "Try -m privunit -e 4."
-        raise InvalidInput("mechanism and epsilon", "be given without --run", "less", remedy)
+        raise InvalidInput("mechanism and epsilon", "be given without --run", "less", "Try -m privunit -e 4.")
     else:
         request = MechanismRequest(mechanism, unit, norm, rows=rows, columns=columns, labels=labels)
         at_delta = delta_of(delta, mechanism)
@@ -73,13 +70,17 @@ def explain(
     with output.working("accounting ..."):
         central = deployment.central(delta or DEFAULT_DELTA, with_estimate=False)
     shuffled = None if central is None else central.upper
+    fresh: list[Any] = [dataclasses.replace(made, releases=k) for k in _RELEASES]  # type: ignore[type-var]
     result = guarantee.as_dict() | {
         "mechanism": made.name,
         "in_context": [_context(guarantee, shuffled, among) for among in _CANDIDATES],
         "shuffled": None if shuffled is None else dataclasses.asdict(shuffled),
         "epsilons": _choices(build, measured),
         "accuracy_from": None if measured is None else measured.how,
-        "repeated": _repeated(made, guarantee.delta),
+        "repeated": [
+            {"releases": m.releases, "epsilon": m.epsilon(guarantee.delta), "guess_rate": m.guess_rate()}
+            for m in fresh
+        ],
     }
     if json:
         output.print_json(result)
@@ -139,13 +140,10 @@ class RunAccuracy:
 
 
 def _context(guarantee: Guarantee, shuffled: CentralBound | None, among: int) -> dict[str, Any]:
-    return {
-        "candidates": among,
-        "before": 1 / among,
-        "after": guarantee.mechanism.guess_rate(among),
-        "posterior": guarantee.posterior(1 / among) if guarantee.delta == 0 else None,
-        "after_shuffled": None if shuffled is None else shuffled.guess_rate(among),
-    }
+    posterior = guarantee.posterior(1 / among) if guarantee.delta == 0 else None
+    mixed = None if shuffled is None else shuffled.guess_rate(among)
+    rates = {"candidates": among, "before": 1 / among, "after": guarantee.mechanism.guess_rate(among)}
+    return {**rates, "posterior": posterior, "after_shuffled": mixed}
 
 
 def _choices(build: Callable[[float], Mechanism], measured: RunAccuracy | None) -> list[dict[str, Any]]:
@@ -159,12 +157,6 @@ def _choices(build: Callable[[float], Mechanism], measured: RunAccuracy | None) 
         accuracy = None if measured is None else measured.at(epsilon)
         found.append({"epsilon": epsilon, **rates, "accuracy": accuracy, "good_for": good_for})
     return found
-
-
-def _repeated(made: Mechanism, delta: float) -> list[dict[str, Any]]:
-    """The same text released k times."""
-    many: list[Any] = [dataclasses.replace(made, releases=k) for k in _RELEASES]  # type: ignore[type-var]
-    return [{"releases": m.releases, "epsilon": m.epsilon(delta), "guess_rate": m.guess_rate()} for m in many]
 
 
 def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound | None) -> None:

@@ -25,23 +25,15 @@ _NUMBERS = (
 def finetune(
     settings: dict[str, Any],
     *,
-    out: Annotated[Path, Option(help="The folder of the run.")],
+    out: plan_options.Out,
     from_releases: Annotated[
         str | None,
-        Option(
-            help="As the provider: train the back of --model on releases, or on what dpf serve --collect "
-            "collected (a folder, or postgresql://...)."
-        ),
+        Option(help="As the provider: learn from releases, or what was collected (or postgresql://...)."),
     ] = None,
-    other_labels: Annotated[
-        Path | None,
-        Option(help="A file of other, public labels of those records, one a line, to learn."),
-    ] = None,
+    other_labels: Annotated[Path | None, Option(help="A file of other, public labels, one a line.")] = None,
     ledger: plan_options.RecordLedger = None,
     budget: plan_options.RecordBudget = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Only say what would be charged, and whether that is likely enough.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what it costs and what to expect.")] = False,
     resume: plan_options.Resume = False,
     json: options.Json = False,
 ) -> None:
@@ -74,25 +66,21 @@ def finetune(
     if plan.regime.protects_training and plan.label_privacy is None and plan.label_epsilon is None:
         output.warn("Labels leave as they are, and count as public: --label-epsilon E randomizes them.")
     with plan_options.carry_out(plan, out) as bars:
-        run = run_plan(
-            plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget, say=output.say
-        )
+        charged: dict[str, Any] = {"ledger": ledger, "budget": budget, "say": output.say}
+        run = run_plan(plan, folder=out, resume=resume, progress=bars, **charged)
     more = [*run.report.get("data", []), *([plan_options.OWN_LEDGER] if ledger is not None else [])]
     print_report(run.report, out, json=json, more=more)
 
 
-def _finetune_releases(
-    releases: str, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
-) -> None:
-    """As the provider: train the back on ``releases``, a corpus or a collection of a collector."""
+def _finetune_releases(place: str, settings: dict[str, Any], *, out: Path, resume: bool, json: bool) -> None:
+    """As the provider: train the back on the releases in a ``place``, a corpus or a collection."""
     from dp_forward.train.defaults import effective_releases_plan
     from dp_forward.train.provider_training import finetune_from_releases
 
     # The delta of a release is its corpus's own; what can still be chosen is that of the central promise.
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
-    place = shown_place(releases)
-    plan = effective_releases_plan(ReleasesPlan.from_dict({**renamed, "releases": place}))
-    with plan_options.carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
+    plan = effective_releases_plan(ReleasesPlan.from_dict({**renamed, "releases": shown_place(place)}))
+    with plan_options.carry_out(plan, out) as bars, exported_collection(place, bars, out) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
@@ -102,9 +90,7 @@ def _finetune_releases(
 
 
 @contextmanager
-def exported_collection(
-    releases: str, bars: output.Bars, *, run: Path | None = None
-) -> Iterator[Path | None]:
+def exported_collection(releases: str, bars: output.Bars, run: Path | None = None) -> Iterator[Path | None]:
     """A corpus made from a collection, beside the run if any; None for a corpus, or where the run has one."""
     kept = run is not None and (run / "releases" / "manifest.json").is_file()
     if kept or not (is_url(releases) or (Path(releases) / "collection.json").is_file()):

@@ -55,17 +55,9 @@ def verify(file: File, json: options.Json = False) -> None:
 @app.command()
 def create(
     file: File,
-    epsilon: Annotated[
-        float | None,
-        Option("--epsilon", "-e", help="The cap of all releases together. Not needed with --per-day."),
-    ] = None,
-    delta: Annotated[
-        float, Option("--delta", "-d", help="Above 0, such as 1e-5, for Gaussian releases; 0 for pure ones.")
-    ] = 0.0,
-    pure_share: Annotated[
-        float | None,
-        Option(help="With --delta, for both kinds: how much of epsilon is for pure releases."),
-    ] = None,
+    epsilon: Annotated[float | None, Option("--epsilon", "-e", help="Cap of all releases together.")] = None,
+    delta: Annotated[float, Option("--delta", "-d", help="Above 0 for Gaussian releases, 0 for pure.")] = 0.0,
+    pure_share: Annotated[float | None, Option(help="With --delta: how much is for pure ones.")] = None,
     per_day: Annotated[float | None, Option(help="A second cap, for every day (UTC).")] = None,
     unit: Annotated[
         str | None,
@@ -104,12 +96,10 @@ def register(json: options.Json = False) -> None:
     """
     with TextRegister() as known:
         found = known.summary()
-    shown = {name: _count(value) if isinstance(value, dict) else value for name, value in found.items()}
-    output.print_result(found if json else shown, json=json, title="Register of texts")
-
-
-def _count(entries: dict[str, int]) -> str:
-    return f"{entries['texts']} texts in {entries['entries']} entries"
+    for name, value in {} if json else found.items():
+        if isinstance(value, dict):
+            found[name] = "{texts} texts in {entries} entries".format_map(value)
+    output.print_result(found, json=json, title="Register of texts")
 
 
 def _print(summary: Summary, *, json: bool) -> None:
@@ -119,9 +109,7 @@ def _print(summary: Summary, *, json: bool) -> None:
         return
     sentences = [f"Sound. {summary.promise}", _charged(summary)]
     if summary.unit is None and summary.releases:
-        sentences.append(
-            "What the releases protect was not said, or is not one unit: the sum speaks of none."
-        )
+        sentences.append("What releases protect was not said, or is not one unit: the sum speaks of none.")
     # Digits are not cut: what was charged must not look smaller than it is.
     shown = {name: repr(value) for name, value in result.items() if name != "promise"}
     output.print_fields("Ledger", shown, sentences)

@@ -161,12 +161,8 @@ MechanismOption = Annotated[MechanismName, Option("--mechanism", "-m", metavar="
 AnyMechanism = Annotated[
     MechanismName | None, Option("--mechanism", "-m", metavar="NAME", help=f"Without a run. {_NAMES}")
 ]
-Epsilon = Annotated[
-    float | None, Option("--epsilon", "-e", help="The privacy budget; smaller is more private.")
-]
-Delta = Annotated[
-    float | None, Option("--delta", "-d", help="Delta of the budget [1e-5 for Gaussian noise, else 0].")
-]
+Epsilon = Annotated[float | None, Option("--epsilon", "-e", help="The budget; smaller is more private.")]
+Delta = Annotated[float | None, Option("--delta", "-d", help="Delta [1e-5 for Gaussian noise, else 0].")]
 UnitText = Annotated[str, Option(help="What is protected: text, token, or phrase:c (c tokens).")]
 Norm = Annotated[float, Option(help="C, the norm that matrices are bounded to.")]
 Releases = Annotated[int, Option("--releases", "-k", help="How often the same text is released afresh.")]
@@ -183,33 +179,22 @@ Host = Annotated[str, Option(help="Where to listen; off loopback a token and TLS
 Port = Annotated[int, Option(help="0 takes a free one.")]
 TlsCert = Annotated[Path | None, Option(help="The server's certificate, PEM.")]
 TlsKey = Annotated[Path | None, Option(help="Its private key, PEM.")]
-AllowOrigin = Annotated[
-    list[str] | None,
-    Option(help="Let web pages of this origin read answers; can be given several times [none]."),
-]
+AllowOrigin = Annotated[list[str] | None, Option(help="Let pages of this origin read answers; repeatable.")]
 Connections = Annotated[int, Option(help="Most open connections of a process.")]
 PerAddress = Annotated[int, Option(help="Most of them from one address; loopback has no limit.")]
 Log = Annotated[str, Option(help="Log to stderr: text (warnings only), or json (one event a line).")]
-MetricsToken = Annotated[
-    Path | None, Option(help="A file with the token that opens /metrics [loopback needs none].")
-]
+MetricsToken = Annotated[Path | None, Option(help="A file with the token of /metrics [none on loopback].")]
 
 UserFront = Annotated[Path, Argument(help="The front of a run: RUN/front, or RUN.")]
 Server = Annotated[str, Option(help="The provider's address.")]
 LedgerFile = Annotated[Path, Option(help="Your budget ledger; created if missing.")]
-Budget = Annotated[
-    float | None, Option(help="Cap of a new ledger: the most epsilon that all texts together may cost.")
-]
+Budget = Annotated[float | None, Option(help="Cap of a new ledger: the epsilon of all texts together.")]
 ProviderToken = Annotated[Path | None, Option(help="A file with the server's token.")]
 Ca = Annotated[Path | None, Option(help="Trust these certificates (PEM) in place of the public ones.")]
-Proxy = Annotated[
-    str | None, Option(help="Connect through this HTTP proxy; environment variables are ignored.")
-]
+Proxy = Annotated[str | None, Option(help="Connect through this HTTP proxy; the environment's is ignored.")]
 
 
-def declare(
-    command: Callable[..., None], verb: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]
-) -> None:
+def declare(command: Callable[..., None], verb: Callable[..., Any], added: Mapping[str, Any]) -> None:
     """Let ``command`` take ``added`` (kind and default), then the options of ``verb``, all but its first."""
     own, keyword = inspect.signature(verb, eval_str=True).parameters.values(), inspect.Parameter.KEYWORD_ONLY
     more = (inspect.Parameter(n, keyword, default=d, annotation=kind) for n, (kind, d) in added.items())

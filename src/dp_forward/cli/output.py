@@ -22,6 +22,7 @@ from dp_forward.progress import is_first_process
 
 __all__ = ["Bars", "print_fields", "print_json", "print_table", "run_app", "warn", "working"]
 
+_Lines = Sequence[str]
 _FIRST, _EVERY = 2.0, 5.0  # seconds to the first line of a stage, and between two, without a terminal
 
 
@@ -51,7 +52,7 @@ def _rounded(name: str, value: float) -> str:
     return brief(shown_up(value)) if name == "mu" or any(word in name for word in costs) else number(value)
 
 
-def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[str] = ()) -> None:
+def print_fields(title: str, fields: Mapping[str, object], sentences: _Lines = ()) -> None:
     """A titled list of fields, then the sentences."""
     typer.echo(title)
     width = max(map(len, fields), default=0)
@@ -63,12 +64,7 @@ def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[s
 
 
 def print_result(
-    result: Mapping[str, Any],
-    *,
-    json: bool,
-    title: str,
-    sentences: Sequence[str] = (),
-    only_json: Sequence[str] = (),
+    result: Mapping[str, Any], *, json: bool, title: str, sentences: _Lines = (), only_json: _Lines = ()
 ) -> None:
     """A result as one JSON object, or as fields and sentences without what is ``only_json``."""
     if json:
@@ -135,7 +131,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 def working(what: str) -> Iterator[None]:
     """A spinner with the elapsed time on stderr; silent when stderr is not a terminal."""
     console = Console(stderr=True)
-    columns = (rich.SpinnerColumn(), rich.TextColumn(what), rich.TimeElapsedColumn())
+    columns = (rich.SpinnerColumn(), what, rich.TimeElapsedColumn())
     with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         shown.add_task(what, total=None)
         yield
@@ -149,29 +145,18 @@ class Bars(rich.Progress):
     """
 
     def __init__(self) -> None:
-        console, more = Console(stderr=True), rich.TextColumn("{task.fields[more]}")
-        times = (
-            rich.TimeElapsedColumn(),
-            rich.TextColumn("elapsed"),
-            rich.TimeRemainingColumn(),
-            rich.TextColumn("left"),
-        )
-        columns = (
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.MofNCompleteColumn(),
-            *times,
-            more,
-        )
-        super().__init__(*columns, console=console, disable=not (console.is_terminal and is_first_process()))
+        console = Console(stderr=True)
+        stage = ("{task.description}", rich.BarColumn(), rich.MofNCompleteColumn())
+        times = (rich.TimeElapsedColumn(), "elapsed", rich.TimeRemainingColumn(), "left")
+        silent = not (console.is_terminal and is_first_process())
+        super().__init__(*stage, *times, "{task.fields[more]}", console=console, disable=silent)
         self._stages: dict[str, rich.TaskID] = {}
         self._begun: dict[str, tuple[float, int]] = {}
         self._due: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        more = " ".join(
-            f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
-        )
+        measured = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
+        more = " ".join(f"{name} {value:.4g}" for name, value in measured.items())
         if self.disable:
             self._say(stage, done, total, more)
             return

@@ -2,7 +2,7 @@
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from pathlib import Path
@@ -14,56 +14,34 @@ from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
-Data = Annotated[
-    list[str] | None,
-    Option(metavar="TASK=PATH", help="Where the files of a task are; can be given several times."),
-]
-RecordBudget = Annotated[
-    float | None,
-    Option(help="What one record may spend in all its releases together [one release]."),
-]
+Data = Annotated[list[str] | None, Option(metavar="TASK=PATH", help="Where files of a task are; repeatable.")]
+RecordBudget = Annotated[float | None, Option(help="What a record may spend in all releases [one release].")]
 RecordLedger = Annotated[
     Path | None,
     Option(help="Charge this ledger, and do not add up other releases of the same texts [your register]."),
 ]
+Out = Annotated[Path, Option(help="The folder of the run.")]
 Resume = Annotated[bool, Option("--resume", help="Continue where a killed run stopped.")]
 
-OWN_LEDGER = (
-    "Charged in a ledger of its own, as asked: it does not bound what other releases of these records spend."
-)
+OWN_LEDGER = "Charged in a ledger of its own: it does not bound what other releases of these records spend."
 
 _PANELS = {"usual": "Options", "data": "Data", "advanced": "Advanced"}
-_PLAN_FILE = Annotated[
-    Path | None, Option("--plan", metavar="FILE", help="Read the settings from a TOML file; flags win.")
-]
-DataArgument = Annotated[
-    str | None,
-    Argument(
-        metavar="[DATA]",
-        help="A CSV, TSV, JSONL, JSON or Parquet file (or .gz), a folder of them, hf:NAME[:CONFIG], or sst2, "
-        "imdb, qqp, rotten-tomatoes.",
-    ),
-]
+_PLAN_FILE = Annotated[Path | None, Option("--plan", metavar="FILE", help="Settings in TOML; flags win.")]
+_DATA = (
+    "A CSV, TSV, JSONL, JSON or Parquet file (or .gz), a folder of them, hf:NAME[:CONFIG], or sst2, imdb, "
+    "qqp, rotten-tomatoes."
+)
+DataArgument = Annotated[str | None, Argument(metavar="[DATA]", help=_DATA)]
 _METAVARS = {"data": "TASK=PATH", "describe": "LABEL=PHRASE"}
-_SET = Annotated[
-    list[str] | None,
-    Option("--set", metavar="NAME=VALUE", help="Any other setting of a plan; can be given several times."),
-]
-_TYPES: Mapping[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "Mapping": list[str],
-    "tuple[str": list[str],
-}
+_SET = Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")]
+_TYPES = {"bool": bool, "int": int, "float": float, "Mapping": list[str], "tuple[str": list[str]}
 
 
 def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a verb whose first parameter, ``settings``, is to hold what its plan file and flags say.
 
-    The verb declares only what is no part of the plan. It gets: ``--plan`` (a TOML file),
-    one option for every setting that has a group, ``--set`` for the others, and an argument DATA where the
-    plan has a task: ``--task`` then gives it a name.
+    The verb declares only what is no part of the plan. It gets ``--plan`` (a TOML file), an option for every
+    setting that has a group, ``--set`` for the others, and where the plan has a task an argument DATA.
     """
     flags = {item.name: _option(item) for item in fields(plan) if setting_of(item).group is not None}
     kinds = {item.name: kind_of(item) for item in fields(plan)}

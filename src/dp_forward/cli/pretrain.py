@@ -1,22 +1,15 @@
 """`dpf pretrain`: noisy masked-LM pre-training on public text."""
 
-from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import Resume, carry_out, plan_options
+from dp_forward.cli.plan_options import Out, Resume, carry_out, plan_options
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
 
 @plan_options(PretrainPlan)
 def pretrain(
-    settings: dict[str, Any],
-    *,
-    out: Annotated[Path, Option(help="The folder for the checkpoint.")],
-    resume: Resume = False,
-    json: options.Json = False,
+    settings: dict[str, Any], *, out: Out, resume: Resume = False, json: options.Json = False
 ) -> None:
     """Pre-train a model on public text with the noise in place.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 _Server = Annotated[str | None, Option(help="Then send the records to this collector or shuffler.")]
 _Again = Annotated[bool, Option("--again", help="Send all records again, to a server that lost its records.")]
-_RayStore = Annotated[
-    str | None, Option(metavar="URL", help="Postgres for charges and draws: for several machines [a file].")
-]
+_RayStore = Annotated[str | None, Option(metavar="URL", help="Postgres, where Ray runs on several machines.")]
 _PUBLIC_LABELS = (
     "The labels lie beside the releases as they are, and nothing protects them. --label-epsilon randomizes "
     "them, --no-labels leaves them out, and RUN/projection/front folds each into the release of its text."
@@ -53,9 +50,7 @@ def release(
     header: Annotated[bool, Option(help="Whether a CSV or TSV file names its columns.")] = True,
     split: Annotated[str, Option(help="Which split.")] = "train",
     limit: Annotated[int | None, Option(help="Release a sample of so many records.")] = None,
-    label_epsilon: Annotated[
-        float | None, Option(help="Randomize labels with this budget of their own [public labels].")
-    ] = None,
+    label_epsilon: Annotated[float | None, Option(help="Randomize labels with this own budget.")] = None,
     label_prior: Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")] = None,
     no_labels: Annotated[bool, Option("--no-labels", help="Release no labels.")] = False,
     bits: Annotated[int, Option(help="Bits per number: 8 or 16, equally private.")] = 8,
@@ -109,11 +104,11 @@ def release(
         bars = stack.enter_context(output.Bars())
         more: dict[str, Any] = {"budget": budget, "resume": resume, "device": place, "say": output.say}
         if engine is Engine.RAY:
-            read = _read_on_ray(chosen, split, user, out, bars, device=str(place), **on_ray)
-            texts, more["engine"] = stack.enter_context(read)
+            on_ray |= {"device": str(place), "progress": counter(bars, "reading")}
+            texts, more["engine"] = stack.enter_context(_read_on_ray(chosen, split, user, out, **on_ray))
         else:
             texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
-        corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
+        corpus, upload = _store(user, texts, out, bars, to, again, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
     output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
@@ -133,35 +128,16 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
     return task
 
 
-@contextlib.contextmanager
-def _read_on_ray(
-    task: TaskSpec,
-    split: str,
-    user: UserSide,
-    out: Path,
-    bars: output.Bars,
-    *,
-    address: str | None,
-    **settings: Any,
-) -> Iterator[tuple[EncodedTexts, Any]]:
-    """The texts, and what draws them; ``settings`` are of `prepare`."""
+def _read_on_ray(task: TaskSpec, split: str, *where: Any, address: str | None, **settings: Any) -> Any:
+    """The texts, and what draws them, as a context; ``where`` and ``settings`` are of `prepare`."""
     from dp_forward.integrations.ray import connect, prepare, read_task
 
     connect(address)
-    dataset, task = read_task(task, split)
-    with prepare(dataset, task, user, out, progress=counter(bars, "reading"), **settings) as found:
-        yield found
+    return prepare(*read_task(task, split), *where, **settings)
 
 
 def _store(
-    user: UserSide,
-    texts: EncodedTexts,
-    out: Path,
-    bars: output.Bars,
-    to: dict[str, Any] | None,
-    *,
-    again: bool,
-    **settings: Any,
+    user: UserSide, texts: EncodedTexts, out: Path, bars: output.Bars, to: Any, again: bool, **settings: Any
 ) -> tuple[ReleasedCorpus, UploadResult | None]:
     """Store the release, and push it where there is a destination; ``settings`` are of `release_corpus`."""
     from dp_forward.corpus.writer import choose_labels, release_corpus
@@ -188,15 +164,9 @@ def _report(
 
     with Ledger.open(ledger or ledger_of(out)) as book:
         summary = book.summary()
-    result = {
-        "records": len(corpus),
-        "bytes": corpus.bytes,
-        "guarantee": corpus.guarantee.as_dict(),
-        "charged_per_record": summary.charged,
-        "spent_per_record": summary.spent,
-        "cap_per_record": summary.cap,
-        "out": str(out),
-    }
+    result = {"records": len(corpus), "bytes": corpus.bytes, "guarantee": corpus.guarantee.as_dict()}
+    result |= {"charged_per_record": summary.charged, "spent_per_record": summary.spent}
+    result |= {"cap_per_record": summary.cap, "out": str(out)}
     sentences = [corpus.guarantee.statement]
     if corpus.spec.labels == "public":
         sentences.append(_PUBLIC_LABELS)

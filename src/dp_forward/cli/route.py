@@ -14,19 +14,13 @@ from dp_forward.errors import InvalidInput
 
 def route(
     entries: Annotated[
-        Path,
-        Argument(
-            help="A CSV, TSV, JSONL, JSON or Parquet file: a question or prompt per row, and its answer."
-        ),
+        Path, Argument(help="A CSV, TSV, JSONL, JSON or Parquet file: questions or prompts, and answers.")
     ],
     epsilon: Annotated[float, Option("--epsilon", "-e", help="The privacy budget of one question.")],
     out: Annotated[Path, Option(help="The new folder for front/ (users) and back/ (the provider).")],
-    model: Annotated[
-        str, Option(help="A sentence encoder: a folder, a Hugging Face name, or minilm.")
-    ] = "minilm",
+    model: Annotated[str, Option(help="A sentence encoder: a folder or name, or minilm.")] = "minilm",
     generate: Annotated[
-        str | None,
-        Option(metavar="MODEL", help="Let this causal language model answer the entries that have none."),
+        str | None, Option(metavar="MODEL", help="Let this language model answer the entries that have none.")
     ] = None,
     rows: Annotated[int, Option(help="n, the tokens read of every question.")] = 64,
     json: options.Json = False,
@@ -51,20 +45,13 @@ def route(
         how: dict[str, Any] = {"model": model, "rows": rows, "generate": generate}
         made = make_route(found, epsilon=epsilon, progress=bars, **how)
         digests = made.save(out)
-    response, accuracy = made.response, made.response.keep
+    response = made.response
     bits = math.ceil(10 * min(epsilon / math.log(2), math.log2(len(found)))) / 10
-    result: dict[str, Any] = {
-        "entries": len(found),
-        "replies": len(made.replies),
-        "epsilon": epsilon,
-        "keep": response.keep,
-        "guess_rate": response.guess_rate(),
-        "digest_front": digests["front"],
-        "digest_back": digests["back"],
-        "out": str(out),
-    }
+    result: dict[str, Any] = {"entries": len(found), "replies": len(made.replies), "epsilon": epsilon}
+    result |= {"keep": response.keep, "guess_rate": response.guess_rate()}
+    result |= {"digest_front": digests["front"], "digest_back": digests["back"], "out": str(out)}
     said = [
-        f"The entry that the front picks is answered in {100 * accuracy:.1f} % of cases, and in the "
+        f"The entry that the front picks is answered in {100 * response.keep:.1f} % of cases, and in the "
         "others one of the rest, all alike.",
         f"Each question: {response.promise()}. Its release says at most {bits} bits.",
         f"Users get {out / 'front'}; serve {out / 'back'}; ask with dpf ask {out / 'front'} QUESTION.",

@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, serve_users
 from dp_forward.cli.plan_options import numbers
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.storage.json_files import read_json
 
@@ -27,19 +27,11 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 60.0
 
-_FrontDigest = Annotated[
-    str | None, Option(help="Digest of the front of this back [from split.json beside it].")
-]
-_AlsoEpsilon = Annotated[
-    list[float] | None,
-    Option(help="Answer a smaller epsilon too; can be given several times [its half and quarter]."),
-]
-_CollectLabels = Annotated[
-    str | None, Option(help="Labels of the records: public, none or randomized [public].")
-]
-_ShufflerToken = Annotated[
-    Path | None, Option(help="Accept batches of a shuffler with the token in this file.")
-]
+_FrontDigest = Annotated[str | None, Option(help="Digest of the front of this back [as split.json says].")]
+_AlsoEpsilon = Annotated[list[float] | None, Option(help="Answer a smaller epsilon too [half and quarter].")]
+_CollectLabels = Annotated[str | None, Option(help="Labels of records: public, none, randomized [public].")]
+_ShufflerToken = Annotated[Path | None, Option(help="Accept batches of a shuffler with this file's token.")]
+_How = tuple[str | None, float | None, str | None]  # what --collect-labels and --label-epsilon, -prior say
 _Workers = Annotated[int, Option(help="Server processes; more than one needs --store.")]
 
 
@@ -75,8 +67,7 @@ def serve(
     max_batch: Annotated[int, Option(help="Most requests answered at once.")] = 32,
     device: options.Device = None,
     collect: Annotated[
-        str | None,
-        Option(help="Accept training records too, into this folder or postgresql://..."),
+        str | None, Option(help="Accept training records too, into this folder or postgresql://...")
     ] = None,
     collect_labels: _CollectLabels = None,
     label_epsilon: Annotated[float | None, Option(help="The budget of randomized labels.")] = None,
@@ -108,8 +99,8 @@ def serve(
         word = options.optional_token(shuffler_token_file)
         how = (collect_labels, label_epsilon, label_prior)
         _check_collecting(back, collect, how, word, front_digest, also_epsilon)
-        belongs = {"front_digest": front_digest, "device": device}
-        app = _make_app(back, settings, collect, how, shuffler_token=word, **belongs)
+        belongs = {"shuffler_token": word, "front_digest": front_digest, "device": device}
+        app = _make_app(back, settings, collect, how, **belongs)
         run_server(app, settings, say=say, ready=ready, listening=listening)
 
     settings = options.server_settings(given, **own)
@@ -122,39 +113,29 @@ def serve(
     Supervisor(work, listening, workers=workers, stop_seconds=stop, audit=audit).run()
 
 
-def _check_collecting(
-    back: Path,
-    collect: str | None,
-    how: tuple[str | None, float | None, str | None],
-    word: str | None,
-    front_digest: str | None,
-    also_epsilon: list[float] | None,
-) -> None:
+def _check_collecting(back: Path, collect: str | None, how: _How, word: str | None, *answering: Any) -> None:
     """Refuse options of collecting without --collect, and what a projection has no use for."""
     from dp_forward.train.lineage import is_projection
 
     collects_only = is_projection(back)
-    if collect is None and (collects_only or any(given is not None for given in (*how, word))):
-        raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
-    if collects_only and any(given is not None for given in (*how, front_digest, also_epsilon)):
-        remedy = "Its records hold text and label in one release; nothing is answered."
-        raise InvalidInput("collect", "be all that is asked of a projection", "more", remedy)
+    idle = collect is None and (collects_only or any(given is not None for given in (*how, word)))
+    refuse_if(idle, "collect", "be given to collect records", "nothing", "Name a folder for them.")
+    more = collects_only and any(given is not None for given in (*how, *answering))
+    remedy = "Its records hold text and label in one release; nothing is answered."
+    refuse_if(more, "collect", "be all that is asked of a projection", "more", remedy)
 
 
 def _make_app(
     back: Path,
     settings: ServerSettings,
     collect: str | None = None,
-    how: tuple[str | None, float | None, str | None] = (None, None, None),
+    how: _How = (None, None, None),
     *,
     shuffler_token: str | None = None,
     front_digest: str | None = None,
     device: str | None = None,
 ) -> Starlette:
-    """The server of a back; with ``collect`` it takes records too, and for a projection nothing else.
-
-    ``how`` is what --collect-labels, --label-epsilon and --label-prior say.
-    """
+    """The server of a back; with ``collect`` it takes records too, and for a projection nothing else."""
     from dp_forward.service.collector.collection_store import Collection
     from dp_forward.service.protocol.collection import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
@@ -176,9 +157,8 @@ def _make_app(
     if collect is not None:
         asked, labels = Manifest.of(provider, digest, epsilons=()), _labels(*how, provider.spec.labels)
         collection = Collection.open_or_create(collect, CollectionSpec.of(asked, labels))
-    return make_app(
-        provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=shuffler_token
-    )
+    collecting: Any = {"collection": collection, "shuffler_token": shuffler_token}
+    return make_app(provider, front_digest=digest, settings=settings, **collecting)
 
 
 def _labels(how: str | None, epsilon: float | None, prior: str | None, names: Sequence[str]) -> Labels:
@@ -186,11 +166,11 @@ def _labels(how: str | None, epsilon: float | None, prior: str | None, names: Se
     from dp_forward.train.regimes import label_mechanism_for
 
     mechanism = label_mechanism_for(epsilon, numbers("label-prior", prior), labels=len(names))
-    if how not in (None, "public", "none", "randomized"):
-        raise InvalidInput("collect-labels", "be public, none or randomized", repr(how), "Use public.")
-    if how is not None and (how == "randomized") != (mechanism is not None):
-        rule = "go with --collect-labels randomized, and with that alone"
-        raise InvalidInput("label-epsilon", rule, epsilon, "Users randomize with the same budget.")
+    unknown = how not in (None, "public", "none", "randomized")
+    refuse_if(unknown, "collect-labels", "be public, none or randomized", repr(how), "Use public.")
+    apart = how is not None and (how == "randomized") != (mechanism is not None)
+    rule = "go with --collect-labels randomized, and with that alone"
+    refuse_if(apart, "label-epsilon", rule, epsilon, "Users randomize with the same budget.")
     return mechanism or ("none" if how == "none" else "public")
 
 

@@ -28,12 +28,8 @@ _TokenOut = Annotated[Path | None, Option(help="Write the token to this new file
 def add(
     name: _Name,
     store: _Store,
-    per_day: Annotated[
-        int | None, Option(help="Most requests and records in a day (UTC) [no limit].")
-    ] = None,
-    group: Annotated[
-        str, Option("--class", help="A class of users, for metrics and the audit log.")
-    ] = "user",
+    per_day: Annotated[int | None, Option(help="Most requests and records a day (UTC) [no limit].")] = None,
+    group: Annotated[str, Option("--class", help="A class of users, for metrics and audit log.")] = "user",
     token_out: _TokenOut = None,
     audit_log: AuditFile = None,
     json: options.Json = False,

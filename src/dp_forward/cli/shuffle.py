@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_text
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -15,21 +14,13 @@ from typer import Option
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, refuse_if
 
-if TYPE_CHECKING:
-    from dp_forward.service.server.users import Users
-
 
 def shuffle(
     collector: Annotated[str, Option(help="The address of the collector.")],
-    collector_token_file: Annotated[
-        Path, Option(help="A file with the token that the collector knows you by.")
-    ],
+    collector_token_file: Annotated[Path, Option(help="A file with the token that the collector knows.")],
     store: Annotated[str, Option(help="Where records wait: a folder of your own, or postgresql://...")],
     least: Annotated[int, Option(help="Fewest records of a batch; more hide better.")],
-    least_users: Annotated[
-        int | None,
-        Option(help="Fewest different users of a batch, with --users [as --least]."),
-    ] = None,
+    least_users: Annotated[int | None, Option(help="Fewest users of a batch with --users [--least].")] = None,
     records_per_user: Annotated[int, Option(help="Most records of one user in a batch.")] = 1,
     most: Annotated[int, Option(help="Most records kept while the collector is away.")] = 100_000,
     host: options.Host = "127.0.0.1",
@@ -58,6 +49,8 @@ def shuffle(
     given = locals()
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
+    from dp_forward.service.server.audit_log import AuditLog
+    from dp_forward.service.server.users import Users
     from dp_forward.service.server.uvicorn_runner import log_to_stderr, run_server
     from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
@@ -77,26 +70,13 @@ def shuffle(
             spec = fetch_spec(client)
         each = None if least_users is None else records_per_user
         waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
-        with contextlib.closing(waiting) as records, _users(users) as known:
+        with contextlib.closing(waiting) as records, contextlib.ExitStack() as at_the_end:
+            known = None if users is None else Users(users, AuditLog(None))
+            if known is not None:
+                at_the_end.callback(lambda: asyncio.run(known.close()))
             forwarder = Forwarder(records, client, at_once=spec.body_records)
             app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
             run_server(app, settings)
             if json:
                 totals = {"batches": forwarder.batches, "records": forwarder.records}
                 typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
-
-
-@contextlib.contextmanager
-def _users(place: str | None) -> Iterator[Users | None]:
-    """The users of a store, who may send; None without one."""
-    from dp_forward.service.server.audit_log import AuditLog
-    from dp_forward.service.server.users import Users
-
-    if place is None:
-        yield None
-        return
-    users = Users(place, AuditLog(None))
-    try:
-        yield users
-    finally:
-        asyncio.run(users.close())

@@ -7,26 +7,15 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import descriptions
-from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.errors import refuse_if
 
-_Model = Annotated[
-    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, a GGUF file, minilm or smollm2.")
-]
+_Shown = tuple[dict[str, Any], str, list[str]]  # a result, its title and what is said of it
+_Model = Annotated[str, Argument(metavar="MODEL", help="A folder, a name, a GGUF file, minilm or smollm2.")]
 _Labels = Annotated[int | None, Option(help="Give the model a classification head with so many labels.")]
-_Fold = Annotated[
-    str | None,
-    Option(metavar="LABEL,LABEL", help="Prepare a front that folds these labels into its releases."),
-]
+_Fold = Annotated[str | None, Option(metavar="LABEL,LABEL", help="Make a front that folds these labels in.")]
 _FoldEpsilon = Annotated[float | None, Option("--epsilon", "-e", help="The privacy budget of a record.")]
-_Describe = Annotated[
-    list[str] | None,
-    Option(
-        metavar="LABEL=PHRASE", help="What a label means, in words; can be given several times [its name]."
-    ),
-]
-_Public = Annotated[
-    str | None, Option(help="Public text: a file, a folder or hf:NAME [what comes with minilm].")
-]
+_Describe = Annotated[list[str] | None, Option(metavar="LABEL=PHRASE", help="A label in words; repeatable.")]
+_Public = Annotated[str | None, Option(help="Public text: a file, a folder or hf:NAME [that of minilm].")]
 
 
 def cuts(
@@ -49,12 +38,8 @@ def cuts(
     legal = list(legal_cuts(whole))
     with output.Bars() as bars:
         for info in legal:
-            row = {
-                "cut": str(info.cut),
-                "shape": info.shape,
-                "residual_dropped": info.cut.drops_residual,
-                "row_local": info.cut.row_local,
-            }
+            row: dict[str, Any] = {"cut": str(info.cut), "shape": info.shape}
+            row |= {"residual_dropped": info.cut.drops_residual, "row_local": info.cut.row_local}
             if check:
                 pair = split_model(whole, info.cut, allow_vocabulary_head=True)
                 row["problems"] = list(check_split(pair, whole).problems)
@@ -88,13 +73,8 @@ def split(
     records: Annotated[int | None, Option(help="About how many records will be released.")] = None,
     describe: _Describe = None,
     public: _Public = None,
-    pooling: Annotated[
-        str | None,
-        Option(help="What `output` reads: mean, mean2, cls, pooler or last [by the model]."),
-    ] = None,
-    prompt: Annotated[
-        str | None, Option(help="For a decoder: a public template around every text, with {text} in it.")
-    ] = None,
+    pooling: Annotated[str | None, Option(help="What is read: mean, mean2, cls, pooler or last.")] = None,
+    prompt: Annotated[str | None, Option(help="For a decoder: a public template with {text} in it.")] = None,
     blocks: Annotated[int | None, Option(help="Use so many blocks of the model only [all].")] = None,
     rows: Annotated[int | None, Option(help="n, the tokens read of every text [64].")] = None,
     json: options.Json = False,
@@ -106,9 +86,8 @@ def split(
 
     Example: dpf split minilm --cut encoder.3 --out halves
     """
-    given = {"epsilon": epsilon, "records": records, "describe": describe, "public": public}
-    shape = {"pooling": pooling, "prompt": prompt, "blocks": blocks, "rows": rows}
-    folding: dict[str, Any] = {**given, **shape}
+    folding = {"epsilon": epsilon, "records": records, "describe": describe, "public": public}
+    folding |= {"pooling": pooling, "prompt": prompt, "blocks": blocks, "rows": rows}
     unused, rule, remedy = folding, "go with --fold", "Name the labels: --fold bad,good."
     if fold is not None:
         unused = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}
@@ -116,15 +95,13 @@ def split(
     for name, value in unused.items():
         refuse_if(value is not None, name, rule, value, remedy)
     if fold is None:
-        result, title, said = _split(model, cut, out, width, labels, vocabulary_head=allow_vocabulary_head)
+        result, title, said = _split(model, cut, out, width, labels, allow_vocabulary_head)
     else:
         result, title, said = _prepare(model, cut, out, fold, width=width, **folding)
     output.print_result(result, json=json, title=title, sentences=said)
 
 
-def _split(
-    model: str, cut: str, out: Path, width: int | None, labels: int | None, *, vocabulary_head: bool
-) -> tuple[dict[str, Any], str, list[str]]:
+def _split(model: str, cut: str, out: Path, width: int | None, labels: int | None, head: bool) -> _Shown:
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import save_split
     from dp_forward.split.check import check_split
@@ -133,19 +110,14 @@ def _split(
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)
     with output.working("cutting and checking"):
-        pair = split_model(whole, cut, width=width, allow_vocabulary_head=vocabulary_head)
+        pair = split_model(whole, cut, width=width, allow_vocabulary_head=head)
         report = check_split(pair, whole)
         report.refuse()
         digests = save_split(pair, out)
-    result = {
-        "cut": str(pair.cut),
-        "width": pair.front.width,
-        "digest_front": digests["front"],
-        "digest_back": digests["back"],
-        "max_abs_difference": report.max_abs_difference,
-        "back_inputs": report.back_inputs,
-        "out": str(out),
-    }
+    result: dict[str, Any] = {"cut": str(pair.cut), "width": pair.front.width}
+    result |= {"digest_front": digests["front"], "digest_back": digests["back"]}
+    result |= {"max_abs_difference": report.max_abs_difference, "back_inputs": report.back_inputs}
+    result["out"] = str(out)
     same = (
         "Without noise the halves give the whole model's output exactly."
         if report.max_abs_difference == 0.0
@@ -154,38 +126,19 @@ def _split(
     return result, f"Cut at {pair.cut}", [same]
 
 
-def _prepare(
-    model: str,
-    cut: str,
-    out: Path,
-    fold: str,
-    *,
-    epsilon: float | None,
-    records: int | None,
-    describe: list[str] | None,
-    rows: int | None,
-    **chosen: Any,
-) -> tuple[dict[str, Any], str, list[str]]:
+def _prepare(model: str, cut: str, out: Path, fold: str, **given: Any) -> _Shown:
     from dp_forward.train.closed_form_training import PROJECTION, outlook, prepare_projection
 
     refuse_if(cut != "output", "cut", "be output with --fold", cut, "Inside the model labels are not folded.")
-    if epsilon is None or records is None:
-        name, remedy = ("records", "A guess is enough.") if epsilon is not None else ("epsilon", "Try 4.")
-        raise InvalidInput(name, "be given with --fold", None, remedy)
+    for name, remedy in {"epsilon": "Try 4.", "records": "A guess is enough."}.items():
+        refuse_if(given[name] is None, name, "be given with --fold", None, remedy)
     place = out / PROJECTION
-    if place.exists() and any(place.iterdir()):
-        raise InvalidInput("out", "be new", out, "Users may have the front that is there.")
+    begun = place.exists() and any(place.iterdir())
+    refuse_if(begun, "out", "be new", out, "Users may have the front that is there.")
+    labels = [label.strip() for label in fold.split(",") if label.strip()]
+    given |= {"describe": descriptions(given["describe"]) or {}, "rows": given["rows"] or 64}
     with output.Bars() as bars:
-        made = prepare_projection(
-            model,
-            [label.strip() for label in fold.split(",") if label.strip()],
-            epsilon=epsilon,
-            records=records,
-            describe=descriptions(describe) or {},
-            rows=rows or 64,
-            progress=bars,
-            **chosen,
-        ).save(place)
-    found, said = outlook(made, records)
+        made = prepare_projection(model, labels, progress=bars, **given).save(place)
+    found, said = outlook(made, given["records"])
     hand = f"Users get {place / 'front'}; collect their records with dpf serve {place} --collect DIR."
     return {**found, "digest_front": made.spec.front, "out": str(place)}, "Labels are folded", [*said, hand]

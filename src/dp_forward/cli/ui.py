@@ -42,13 +42,8 @@ def ui(
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     port: Annotated[int, Option(help="The port of the page, on this machine; 0 takes a free one.")] = 8766,
-    pair: Annotated[
-        bool, Option("--pair", help="Ask about pairs of texts [where the run's records are pairs].")
-    ] = False,
-    vocabulary: Annotated[
-        int | None,
-        Option(help="Tokens that the reconstruction chooses from [all, or 8000 inside a model]."),
-    ] = None,
+    pair: Annotated[bool, Option("--pair", help="Ask about pairs of texts [as the run's records].")] = False,
+    vocabulary: Annotated[int | None, Option(help="Tokens to choose from [all, 8000 in a model].")] = None,
     json: options.Json = False,
 ) -> None:
     """Ask in your browser, and see what it costs and what it tells.

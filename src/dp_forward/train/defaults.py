@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.split.cut import parse_cut
 from dp_forward.split.pretrained import default_pooling
 from dp_forward.train.lineage import Shape, cut_of_start, published_shape
@@ -26,37 +26,13 @@ __all__ = ["effective_plan", "effective_releases_plan"]
 
 
 # Settings for a front that trains through the noise; each was measured at its cut.
-_UNDEFENDED: Mapping[str, Any] = {
-    "rows": 64,
-    "width": 0,
-    "norm": 1.0,
-    "warm_up_epochs": 0.0,
-    "draws": 1,
-    "auxiliary_weight": 0.0,
-    "auxiliary_alone": False,
-    "epochs": 4,
-    "batch": 128,
-    "learning_rate": 1e-4,
-    "head_learning_rate": 1e-3,
-}
-_OUTPUT = dict(
-    _UNDEFENDED,
-    width=4,
-    threshold_share=0.1,
-    training_threshold_share=0.3,
-    warm_up_epochs=4,
-    draws=16,
-    epochs=1,
-)
-_LATE = dict(
-    _UNDEFENDED,
-    rows=48,
-    width=16,
-    threshold_share=0.6,
-    auxiliary_weight=1,
-    learning_rate=2e-4,
-    head_learning_rate=2e-4,
-)
+_UNDEFENDED: dict[str, Any] = {"rows": 64, "width": 0, "norm": 1.0}
+_UNDEFENDED |= {"warm_up_epochs": 0.0, "draws": 1, "auxiliary_weight": 0.0, "auxiliary_alone": False}
+_UNDEFENDED |= {"epochs": 4, "batch": 128, "learning_rate": 1e-4, "head_learning_rate": 1e-3}
+_OUTPUT = dict(_UNDEFENDED, width=4, threshold_share=0.1, training_threshold_share=0.3)
+_OUTPUT |= {"warm_up_epochs": 4, "draws": 16, "epochs": 1}
+_LATE = dict(_UNDEFENDED, rows=48, width=16, threshold_share=0.6, auxiliary_weight=1)
+_LATE |= {"learning_rate": 2e-4, "head_learning_rate": 2e-4}
 _EARLY = dict(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
 _EMBEDDINGS = dict(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
 _EMBEDDINGS_BY_ROW = dict(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, head_learning_rate=5e-4)
@@ -82,16 +58,9 @@ def recipe(cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text
 _HEAD_PACE = {"epochs": 12.0, "batch": 1024, "learning_rate": 5e-3, "head_learning_rate": 5e-3}
 _BACK_PACE = {"epochs": 4.0, "batch": 128, "learning_rate": 2e-4, "head_learning_rate": 1e-3}
 """For a back that trains from stored releases: only a head, or blocks too."""
-_PUBLIC_PACE = {
-    "warm_up_epochs": 1.0,
-    "draws": 8,
-    "public_epochs": 0.5,
-    "public_batch": 256,
-    "public_learning_rate": 1.5e-4,
-    "public_head_learning_rate": 1e-3,
-    "public_relabel": True,
-    "public_words": 48,
-}
+_PUBLIC_PACE = {"warm_up_epochs": 1.0, "draws": 8, "public_relabel": True, "public_words": 48}
+_PUBLIC_PACE |= {"public_epochs": 0.5, "public_batch": 256, "public_learning_rate": 1.5e-4}
+_PUBLIC_PACE |= {"public_head_learning_rate": 1e-3}
 
 
 def effective_releases_plan(plan: ReleasesPlan) -> ReleasesPlan:
@@ -103,15 +72,13 @@ def effective_releases_plan(plan: ReleasesPlan) -> ReleasesPlan:
     pace, cut = {"held_out": 0.1}, cut_of_start(plan.model)
     if cut is None:
         for name in (*_HEAD_PACE, *pace):
-            if getattr(plan, name) not in (None, 0):
-                remedy = "It is fitted in closed form, to all of them."
-                if name == "held_out":
-                    remedy = "They have no labels that it could be measured by."
-                raise InvalidInput(name, "be left out for folded records", getattr(plan, name), remedy)
+            given, remedy = getattr(plan, name), "It is fitted in closed form, to all of them."
+            if name == "held_out":
+                remedy = "They have no labels that it could be measured by."
+            refuse_if(given not in (None, 0), name, "be left out for folded records", given, remedy)
         return plan
-    if plan.other_labels is not None:
-        remedy = "Of other releases a back learns the labels that they hold."
-        raise InvalidInput("other-labels", "go with folded records", plan.other_labels, remedy)
+    given, remedy = plan.other_labels, "Of other releases a back learns the labels that they hold."
+    refuse_if(given is not None, "other-labels", "go with folded records", given, remedy)
     pace |= _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
     return plan.filled(pace)
 
@@ -123,13 +90,8 @@ _CLOSED_FORM: Mapping[str, Any] = {
     "label_privacy": "folded",  # and no threshold_share: t* estimates best, and hides well behind a shuffler
 }
 _CLOSED_PUBLIC = {"public_limit": 6000, "public_words": 48}
-_CLOSED_PUBLIC_FRONT = {
-    "warm_up_epochs": 1.0,
-    "public_batch": 256,
-    "public_learning_rate": 1e-4,
-    "public_head_learning_rate": 1e-3,
-    "public_words": 48,
-}
+_CLOSED_PUBLIC_FRONT = {"warm_up_epochs": 1.0, "public_batch": 256, "public_words": 48}
+_CLOSED_PUBLIC_FRONT |= {"public_learning_rate": 1e-4, "public_head_learning_rate": 1e-3}
 """The front learns from public labels without noise; the discriminant is read off it afterwards."""
 _BY_GRADIENT = (
     *("epochs", "batch", "learning_rate", "head_learning_rate", "norm", "threshold_share"),
@@ -165,9 +127,8 @@ def effective_plan(plan: Plan) -> Plan:
     at_output = parse_cut(cut).place == "output"
     if plan.back == "closed-form" or (plan.back is None and at_output and _folds(plan, published)):
         return _closed_form_plan(plan)
-    if plan.label_privacy == "folded":
-        remedy = "Leave out what belongs to that back."
-        raise InvalidInput("labels", "be public where a back trains by gradients", "folded", remedy)
+    folded, remedy = plan.label_privacy == "folded", "Leave out what belongs to that back."
+    refuse_if(folded, "labels", "be public where a back trains by gradients", "folded", remedy)
     plan = replace(plan, back="gradient")
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
     chosen = {**rule, "cut": cut}

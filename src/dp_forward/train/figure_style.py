@@ -13,7 +13,7 @@ TEXT: Final = 10.0
 _HUES: Final = ("blue", "orange", "green", "pink", "vermilion", "sky")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Scheme:
     """The colours on a light or on a dark page.
 
@@ -26,14 +26,10 @@ class Scheme:
     series: Mapping[str, str]
 
 
-def _scheme(name: str, ink: str, grid: str, *series: str) -> Scheme:
-    return Scheme(name=name, ink=ink, grid=grid, series=dict(zip(_HUES, series, strict=True)))
-
-
 _ON_WHITE: Final = ("#0a4aa5", "#c48000", "#00804f", "#cf388e", "#b02a06", "#4694f0")
 _ON_BLACK: Final = ("#6a9cf5", "#ffd54a", "#3fdc8a", "#f08fb4", "#f0743a", "#b6eaff")
-LIGHT: Final = _scheme("light", "#1f2328", "#d7dce1", *_ON_WHITE)
-DARK: Final = _scheme("dark", "#e6edf3", "#3d444d", *_ON_BLACK)
+LIGHT: Final = Scheme("light", "#1f2328", "#d7dce1", dict(zip(_HUES, _ON_WHITE, strict=True)))
+DARK: Final = Scheme("dark", "#e6edf3", "#3d444d", dict(zip(_HUES, _ON_BLACK, strict=True)))
 
 
 @contextmanager
@@ -46,30 +42,17 @@ def styled(scheme: Scheme, height: float, *, width: float = WIDTH) -> Iterator[A
     import matplotlib
     from matplotlib.figure import Figure
 
-    colours = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    settings: Any = dict.fromkeys(colours, scheme.ink) | {
-        "axes.axisbelow": True,
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.spines.left": False,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlesize": TEXT,
-        "axes.titleweight": "bold",
-        "font.size": TEXT,
-        "grid.color": scheme.grid,
-        "grid.linewidth": 0.6,
-        "legend.fontsize": TEXT,
-        "legend.frameon": False,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 5.0,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "dp-forward",
-        "text.parse_math": False,
-        "xtick.bottom": False,
-        "ytick.left": False,
-    }
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(settings)
+        matplotlib.rc("axes", edgecolor=scheme.ink, labelcolor=scheme.ink)
+        matplotlib.rc("axes", axisbelow=True, facecolor="none", grid=True, titlesize=TEXT, titleweight="bold")
+        matplotlib.rc("axes.spines", left=False, right=False, top=False)
+        matplotlib.rc("font", size=TEXT)
+        matplotlib.rc("grid", color=scheme.grid, linewidth=0.6)
+        matplotlib.rc("legend", fontsize=TEXT, frameon=False)
+        matplotlib.rc("lines", linewidth=1.8, markersize=5.0)
+        matplotlib.rc("svg", fonttype="none", hashsalt="dp-forward")
+        matplotlib.rc("text", color=scheme.ink, parse_math=False)
+        matplotlib.rc("xtick", color=scheme.ink, bottom=False)
+        matplotlib.rc("ytick", color=scheme.ink, left=False)
         yield Figure(figsize=(width, height), layout="constrained")

@@ -64,8 +64,7 @@ def published_shape(model: str) -> Shape | None:
     try:
         return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
     except (ValueError, KeyError, TypeError):
-        remedy = "Finish it with dpf finetune --resume."
-        raise InvalidInput("model", "be a whole run", model, remedy) from None
+        raise InvalidInput("model", "be a whole run", model, "Try dpf finetune --resume.") from None
 
 
 def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
@@ -82,13 +81,8 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
     user = load_user_side(run / "front")
     provider = load_provider_side((run / PUBLIC if _starts_before_releases(plan) else run) / "back")
     refuse_if(plan.blocks is not None, "blocks", "go with a whole model", plan.blocks, "Leave it out.")
-    refuse_if(
-        plan.prompt not in (None, user.front.prompt),
-        "prompt",
-        "be that of the run it starts from",
-        plan.prompt,
-        "Leave it out.",
-    )
+    rule, other = "be that of the run it starts from", plan.prompt not in (None, user.front.prompt)
+    refuse_if(other, "prompt", rule, plan.prompt, "Leave it out.")
     known = len(user.spec.labels)
     refuse_if(known != labels, "task", f"have {known} labels, as the head has", labels, "Name another.")
     return Split(user.front, provider.back), user.tokens.tokenizer
@@ -126,13 +120,12 @@ def refuse_learnt_releases(plan: Plan) -> None:
     task, model = plan.task, plan.model
     if task not in releases_learnt(plan)[_BEFORE]:
         return
-    if plan.regime.protects_training:
-        remedy = "Two releases of a text add up: start from the model before it."
-        raise InvalidInput("model", f"not have learnt from releases of {task}", model, remedy)
-    if plan.label_epsilon is not None:
-        rule = f"go with a model that has not learnt labels of {task}"
-        remedy = "Answers about one label add up: start from the published model."
-        raise InvalidInput("label_epsilon", rule, model, remedy)
+    remedy = "Two releases of a text add up: start from the model before it."
+    rule = f"not have learnt from releases of {task}"
+    refuse_if(plan.regime.protects_training, "model", rule, model, remedy)
+    remedy = "Answers about one label add up: start from the published model."
+    rule = f"go with a model that has not learnt labels of {task}"
+    refuse_if(plan.label_epsilon is not None, "label_epsilon", rule, model, remedy)
 
 
 def raw_texts_seen(model: str) -> list[str]:
@@ -244,29 +237,27 @@ def refuse_other_releases(
     corpus: ReleasedCorpus, fronts: Iterable[str | None], spec: ReleaseSpec | None, *names: str
 ) -> None:
     """Refuse releases of another front, or where one of ``names`` differs; None: not known."""
-    for known in fronts:
-        if known is not None and known != corpus.front_digest:
-            rule = f"come from the front of the model, {known[:12]}..."
-            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for name in names:
-        if spec is not None and getattr(spec, name) != getattr(corpus.release, name):
-            rule = f"have the {name} that the model was made for"
-            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    found = corpus.front_digest
+    for known in filter(None, fronts):
+        rule = f"come from the front of the model, {known[:12]}..."
+        refuse_if(known != found, "releases", rule, f"{found[:12]}...", "Name the other model.")
+    for name in names if spec is not None else ():
+        other, rule = getattr(spec, name) != getattr(corpus.release, name), f"have the {name} of the model"
+        refuse_if(other, "releases", rule, "others", "Release again, or name the other model.")
 
 
 def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
-    if corpus.labels is None:
-        remedy = "Have them released: public, or with dpf release --label-epsilon."
-        raise InvalidInput("releases", "hold labels", "none", remedy)
+    remedy = "Have them released: public, or with dpf release --label-epsilon."
+    refuse_if(corpus.labels is None, "releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
     refuse_other_releases(corpus, fronts, start.spec, "noise", "rows", "labels")
     wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
     wanted.refuse_mixed_rows(row_local=cut.row_local)
-    if wanted.shape != spec.shape:
-        rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
-        raise InvalidInput("releases", rule, f"{spec.matrix_rows} x {spec.width}", "Name the other model.")
+    rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
+    size, other = f"{spec.matrix_rows} x {spec.width}", wanted.shape != spec.shape
+    refuse_if(other, "releases", rule, size, "Name the other model.")
     with torch.inference_mode():
         logits = getattr(start.back(torch.zeros(1, *spec.shape)), "logits", None)
     found = None if logits is None else tuple(logits.shape)

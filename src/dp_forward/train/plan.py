@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from dp_forward.errors import InvalidInput, refuse_if
@@ -38,16 +37,14 @@ Precision = Literal["auto", "fp32", "bf16"]
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
 Schedule = Literal["linear", "constant"]
 _SCHEDULE = choice_of(*get_args(Schedule), remedy="Use linear.")
+_LABELS = choice_of("folded", "public", remedy="Or randomize them: --label-epsilon.")
+_BACK = choice_of("closed-form", "gradient", remedy="Leave it out for the rule.")
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
 _RETIRED: Mapping[str, object] = {"average": 0.0, "lora_rank": 0}
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
 FRONT_SETTINGS: Mapping[str, object] = {
-    "draws": 1,
-    "warm_up_epochs": 0,
-    "auxiliary_weight": 0,
-    "auxiliary_alone": False,
-    "training_epsilon": None,
-    "training_threshold_share": None,
+    **{"draws": 1, "warm_up_epochs": 0, "auxiliary_weight": 0, "auxiliary_alone": False},
+    **dict.fromkeys(("training_epsilon", "training_threshold_share")),
 }
 """What belongs to a front that trains, each with the value that means nothing is done."""
 
@@ -63,93 +60,52 @@ class Plan(TaskSettings):
     """
 
     retired: ClassVar[Mapping[str, Any]] = {**_RETIRED, "early_stopping": 0}
-    model: str = setting(
-        "minilm", "A Hugging Face name or folder, a GGUF file, minilm, smollm2, or an earlier run.", "usual"
-    )
+    model: str = setting("minilm", "A folder or name, a GGUF file, minilm, smollm2, or a run.", "usual")
     cut: str | None = setting(None, "Where to cut: see dpf cuts MODEL [output].", "usual")
     regime: Regime = setting(Regime.RELEASE_ONCE, "release-once, public-front or end-to-end.", "usual")
-    mechanism: str = setting(
-        "privunit", "Which noise, such as matrix-gaussian; or none.", "usual", short="-m"
-    )
-    epsilon: float | None = setting(
-        None, "The privacy budget of a text; there is no default.", "usual", short="-e"
-    )
-    delta: float | None = setting(
-        None, "Delta of the budget [1e-5 for Gaussian noise, else 0].", "usual", short="-d"
-    )
+    mechanism: str = setting("privunit", "Which noise, as matrix-gaussian; or none.", "usual", short="-m")
+    epsilon: float | None = setting(None, "The budget of a text; there is no default.", "usual", short="-e")
+    delta: float | None = setting(None, "Delta [1e-5 for Gaussian noise, else 0].", "usual", short="-d")
     unit: str = setting("text", "What is protected: text, token or phrase:c.", "advanced")
     norm: float | None = setting(None, "C, the norm bound [1, or 8 at embeddings].", "advanced", POSITIVE)
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [by rule].", "advanced")
-    training_epsilon: float | None = setting(
-        None, "The noise while the front trains, where that may be less than what is released."
-    )
+    training_epsilon: float | None = setting(None, "While the front trains, if not that of the release.")
     training_threshold_share: float | None = setting(None, "As threshold_share, while the front trains.")
-    rows: int | None = setting(
-        None, "n, the tokens read of every text [by rule, 64 at output].", "advanced", COUNT
-    )
-    width: int | None = setting(
-        None,
-        "d', the columns that cross; 0 for the model's own, without maps [by rule].",
-        "advanced",
-        COUNT_OR_ZERO,
-    )
+    rows: int | None = setting(None, "n, the tokens read of every text [by rule].", "advanced", COUNT)
+    width: int | None = setting(None, "d', columns that cross; 0: all [by rule].", "advanced", COUNT_OR_ZERO)
     label_privacy: str | None = setting(
         None,
-        "folded (one epsilon covers text and label) or public [folded for the closed form, else public].",
+        "folded (under one epsilon) or public [folded if it can be].",
         "usual",
-        choice_of("folded", "public", remedy="Or randomize them: --label-epsilon."),
+        _LABELS,
         switch="--labels",
     )
-    describe: Mapping[str, Any] = setting(
-        dict, "What a label means, in words; can be given several times [its name].", "usual"
-    )
+    describe: Mapping[str, Any] = setting(dict, "What a label means; repeatable [its name].", "usual")
     back: str | None = setting(
-        None,
-        "How the back is trained: closed-form or gradient [closed-form for folded labels].",
-        "advanced",
-        choice_of("closed-form", "gradient", remedy="Leave it out for the rule."),
+        None, "How it is trained: closed-form or gradient [closed-form for folded labels].", "advanced", _BACK
     )
     pooling: str | None = setting(
-        None,
-        "What `output` reads: mean, mean2 (of the last two blocks), cls, pooler or last [by the model].",
-        "advanced",
+        None, "At `output`: mean, mean2 (of two blocks), cls, pooler or last [by the model].", "advanced"
     )
-    prompt: str | None = setting(
-        None, "For a decoder: a public template around every text, with {text} in it.", "usual"
-    )
+    prompt: str | None = setting(None, "For a decoder: a public template with {text} in it.", "usual")
     blocks: int | None = setting(None, "Use so many blocks of the model only [all].", "advanced", COUNT)
-    label_epsilon: float | None = setting(
-        None,
-        "Randomize labels with this budget of their own.",
-        "usual",
-        partial(checks.positive, remedy="Leave it out for public labels."),
-    )
-    label_prior: tuple[float, ...] | None = setting(
-        None, "A public prior over the labels: 0.5,0.5.", "advanced"
-    )
+    label_epsilon: float | None = setting(None, "Randomize labels with this own budget.", "usual", POSITIVE)
+    label_prior: tuple[float, ...] | None = setting(None, "Their public prior: 0.5,0.5.", "advanced")
     epochs: float | None = setting(None, "Epochs on the task [by rule].", "usual", POSITIVE)
     batch: int | None = setting(None, "Texts per step [by rule].", "advanced", COUNT)
     learning_rate: float | None = setting(None, "Learning rate on the task [by rule].", "advanced", POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
     weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
-    schedule: Schedule = setting(
-        "linear", "Of the learning rates: linear (up, then down to 0) or constant.", check=_SCHEDULE
-    )
-    draws: int | None = setting(
-        None, "Noisy matrices per text and step, where the front trains.", "advanced", COUNT
-    )
+    schedule: Schedule = setting("linear", "Learning rates: linear (to 0) or constant.", check=_SCHEDULE)
+    draws: int | None = setting(None, "Noisy matrices per text, where the front trains.", "advanced", COUNT)
     warm_up_epochs: float | None = setting(
         None, "Epochs without noise, bound or maps first, where the front trains.", "advanced", NONNEGATIVE
     )
     auxiliary_weight: float | None = setting(
         None, "Weight of a label loss at the cut, where the front trains.", "advanced", NONNEGATIVE
     )
-    auxiliary_alone: bool | None = setting(
-        None, "Whether the front's own weights learn from the auxiliary loss only."
-    )
-    public: str | None = setting(
-        None, "Public text: a file, a folder or hf:NAME; public-front needs labels in it.", "data"
-    )
+    auxiliary_alone: bool | None = setting(None, "Whether the front learns from the auxiliary loss only.")
+    public: str | None = setting(None, "Public text (public-front: labelled): file, folder, hf:NAME.", "data")
     public_task: str | None = setting(None, "A built-in task as public text, such as imdb.", "data")
     public_epochs: float | None = setting(None, "Epochs on the public data [by rule].", "advanced", POSITIVE)
     public_batch: int | None = setting(None, "Public texts per step.", check=COUNT)
@@ -164,9 +120,7 @@ class Plan(TaskSettings):
     )
     train_limit: int | None = setting(None, "Train on a sample of so many texts.", "data", COUNT)
     evaluation_limit: int | None = setting(None, "Measure on a sample of so many texts.", "advanced", COUNT)
-    evaluation_draws: int = setting(
-        10, "Draws of the noise per text.", "advanced", partial(checks.count, remedy="Use 10 or more.")
-    )
+    evaluation_draws: int = setting(10, "Draws of the noise per text.", "advanced", COUNT)
     precision: Precision = setting("auto", "Numbers in training: auto, fp32 or bf16.", "advanced", _PRECISION)
 
     def __post_init__(self) -> None:
@@ -176,9 +130,8 @@ class Plan(TaskSettings):
         from dp_forward.data.tokens import check_prompt
         from dp_forward.split.cut import parse_cut
 
-        if self.regime not in list(Regime):
-            rule, remedy = f"be one of {', '.join(Regime)}", "release-once is the default."
-            raise InvalidInput("regime", rule, repr(self.regime), remedy)
+        rule, remedy = f"be one of {', '.join(Regime)}", "release-once is the default."
+        refuse_if(self.regime not in list(Regime), "regime", rule, repr(self.regime), remedy)
         object.__setattr__(self, "regime", Regime(self.regime))
         if self.public_task is not None:
             object.__setattr__(self, "public_task", find_task(self.public_task, setting="public_task").name)
@@ -192,16 +145,15 @@ class Plan(TaskSettings):
             parse_cut(self.cut)
         if self.prompt is not None:
             check_prompt(self.prompt)
-        if self.mechanism != "none" and self.epsilon is None:
-            remedy = "There is no default for a promise; try --epsilon 8."
-            raise InvalidInput("epsilon", "be given", None, remedy)
-        for name in _WITHOUT_NOISE:
-            if self.mechanism == "none" and getattr(self, name) is not None:
-                raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
+        remedy = "There is no default for a promise; try --epsilon 8."
+        refuse_if(self.mechanism != "none" and self.epsilon is None, "epsilon", "be given", None, remedy)
+        for name in _WITHOUT_NOISE if self.mechanism == "none" else ():
+            given = getattr(self, name)
+            refuse_if(given is not None, name, "be left out without noise", given, "Drop it.")
         super().__post_init__()
         _ = self.training_noise  # makes the choice, which refuses what means nothing
-        if self.label_epsilon is None and self.label_prior is not None:
-            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give label_epsilon=2.")
+        alone = self.label_epsilon is None and self.label_prior is not None
+        refuse_if(alone, "label_prior", "go with label_epsilon", "alone", "Give label_epsilon=2.")
         for name, broken, rule, remedy in self._rules():
             refuse_if(broken, name, rule, getattr(self, name), remedy)
 
@@ -240,11 +192,9 @@ class Plan(TaskSettings):
         noise = self.noise
         if noise is None or not self.regime.trains_front or self.back == "closed-form":
             return noise
-        changes: dict[str, Any] = {
-            "epsilon": self.training_epsilon,
-            "threshold_share": self.training_threshold_share,
-        }
-        return replace(noise, **{name: value for name, value in changes.items() if value is not None})
+        changes = {"epsilon": self.training_epsilon, "threshold_share": self.training_threshold_share}
+        given: Any = {name: value for name, value in changes.items() if value is not None}
+        return replace(noise, **given)
 
     def deciding(self) -> dict[str, Any]:
         """As of every plan; with the values that stored plans had, where a setting came or went since."""
@@ -260,8 +210,7 @@ class Plan(TaskSettings):
 
         yield from self._closed_form_rules()
         undefended = self.mechanism == "none" and self.regime is not Regime.END_TO_END
-        remedy = "Nothing is released: --regime end-to-end."
-        yield "regime", undefended, "be end-to-end without noise", remedy
+        yield "regime", undefended, "be end-to-end without noise", "Nothing is released: --regime end-to-end."
         remedy = "The front is frozen there and sees no private text without noise."
         for name, idle in FRONT_SETTINGS.items():
             given = not self.regime.trains_front and getattr(self, name) not in (None, idle)
@@ -328,9 +277,7 @@ class ReleasesPlan(PlanBase):
     releases: str = setting(
         help="The folder of a released corpus, or of a collection.", decides=False, missing="Name a folder."
     )
-    model: str = setting(
-        help="Where the back starts from: a run, what `dpf split` made, or a back folder.", decides=False
-    )
+    model: str = setting(help="Where the back starts: a run, a result of dpf split, a back.", decides=False)
     other_labels: str | None = setting(
         None, "Of folded records: a file of other labels of theirs, public, a line for each.", decides=False
     )
@@ -339,9 +286,7 @@ class ReleasesPlan(PlanBase):
     learning_rate: float | None = setting(None, "Of the back.", check=POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
     held_out: float | None = setting(
-        None,
-        "The share of the records that is never trained on and tells how good the back is; 0: none [0.1].",
-        check=partial(check_share, remedy="Use 0 to train on all."),
+        None, "Share that is not trained on and tells how good the back is; 0: none [0.1].", check=check_share
     )
     central_delta: float = setting(
         DEFAULT_DELTA,
@@ -354,15 +299,12 @@ class ReleasesPlan(PlanBase):
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """As every plan; what the corpus says already is refused too."""
-        known = {item.name for item in fields(cls)}
-        for name in [item.name for item in fields(Plan) if item.name not in known]:
-            if name in settings:
-                remedy = "It was decided when the texts were released."
-                if name.startswith("evaluation_"):
-                    remedy = "The back is measured on held-out records: --set held_out=0.1."
-                rule = "be left out with --from-releases"
-                raise InvalidInput(name.replace("_", "-"), rule, settings[name], remedy)
-        if settings.get("model") is None:
-            remedy = "Name the run or back folder to start from."
-            raise InvalidInput("model", "be given with --from-releases", None, remedy)
+        known, decided = ({item.name for item in fields(plan)} for plan in (cls, Plan))
+        for name in sorted(settings.keys() & (decided - known)):
+            remedy, rule = "It was decided when the texts were released.", "be left out with --from-releases"
+            if name.startswith("evaluation_"):
+                remedy = "The back is measured on held-out records: --set held_out=0.1."
+            raise InvalidInput(name.replace("_", "-"), rule, settings[name], remedy)
+        remedy = "Name the run or back folder to start from."
+        refuse_if(settings.get("model") is None, "model", "be given with --from-releases", None, remedy)
         return super().from_dict(settings)

@@ -40,11 +40,11 @@ POSITIVE: Final[Check] = partial(checks.positive, remedy=_LEFT_OUT)
 NONNEGATIVE: Final[Check] = partial(checks.nonnegative, remedy="Use 0 for none.")
 
 
-def check_share(name: str, value: float, *, remedy: str) -> None:
-    refuse_if(not 0 <= value < 1, name, "lie in [0, 1)", value, remedy)
+def check_share(name: str, value: float) -> None:
+    refuse_if(not 0 <= value < 1, name, "lie in [0, 1)", value, "Use 0 for none.")
 
 
-def _check_validation_share(name: str, value: float) -> None:
+def _check_half(name: str, value: float) -> None:
     refuse_if(not 0 <= value <= 0.5, name, "lie in 0 to 0.5", value, "Use 0.1.")
 
 
@@ -74,11 +74,7 @@ class Setting:
 
 
 def setting(
-    default: Any = MISSING,
-    help: str = "",
-    group: Group | None = None,
-    check: Check | None = None,
-    **more: Any,
+    default: Any = MISSING, help: str = "", group: Group | None = None, check: Any = None, **more: Any
 ) -> Any:
     """A field of a plan, as `Setting` describes it. A mutable default is a factory: ``dict``."""
     metadata = {"setting": Setting(help=help, group=group, check=check, **more)}
@@ -158,32 +154,18 @@ class TaskSettings(PlanBase):
     """
 
     task: str = setting(
-        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA [that of the file].",
-        group="data",
-        missing="Name your data, or try rotten-tomatoes.",
+        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA.", group="data", missing="Name your data."
     )
-    text_column: tuple[str, ...] | None = setting(
-        None, "The column of texts; given twice, for pairs of texts [found by its name].", "data"
-    )
+    text_column: tuple[str, ...] | None = setting(None, "The column of texts; two: pairs [found].", "data")
     label_column: str | None = setting(None, "The column of labels [found by its name].", "data")
-    header: bool = setting(
-        True,
-        "Whether a CSV or TSV file begins with the names of its columns.",
-        "data",
-        switch="--header/--no-header",
-    )
+    header: bool = setting(True, "Whether a CSV or TSV has a header.", "data", switch="--header/--no-header")
     labels: tuple[str, ...] | None = setting(None, "The labels, in order [those of the training part].")
     validation_share: float | None = setting(
-        None,
-        "Share of the records set aside to measure on, and so declared public [0.1 if there is no split].",
-        "advanced",
-        _check_validation_share,
+        None, "Share to measure on, declared public [0.1 without a split].", "advanced", _check_half
     )
     evaluation_split: str = setting("validation", 'The split it is measured on; "" for none.', "advanced")
     seed: int = setting(0, "Seed of everything but released noise.", "advanced", COUNT_OR_ZERO)
-    data: Mapping[str, str] = setting(
-        dict, "Where the files of a task are; can be given several times.", "data", decides=False
-    )
+    data: Mapping[str, str] = setting(dict, "Where files of a task are; repeatable.", "data", decides=False)
 
     def __post_init__(self) -> None:
         from dp_forward.data import TASKS
@@ -204,16 +186,14 @@ class TaskSettings(PlanBase):
         for other in self.data:
             # Places of other tasks may be there too; a misspelt one would have this task read from elsewhere.
             close = difflib.get_close_matches(other, [*TASKS, name], n=1)
-            if other not in TASKS and other != name and close:
-                rule, remedy = "name a known task", f"Did you mean {close[0]}?"
-                raise InvalidInput("data", rule, repr(other[:40]), remedy)
-        for setting_name, idle in {"text_column": None, "label_column": None, "header": True}.items():
-            given = getattr(self, setting_name)
-            if name in TASKS and given != idle:
-                rule, remedy = f"be left out for {name}", "Its columns are known."
-                raise InvalidInput(setting_name, rule, given, remedy)
-        if self.text_column is not None and not 1 <= len(self.text_column) <= 2:
-            raise InvalidInput("text_column", "be one or two", len(self.text_column), "Two make a pair.")
+            misspelt = close and other not in TASKS and other != name
+            remedy = f"Did you mean {''.join(close)}?"
+            refuse_if(misspelt, "data", "name a known task", repr(other[:40]), remedy)
+        for column, idle in {"text_column": None, "label_column": None, "header": True}.items():
+            given, rule = getattr(self, column), f"be left out for {name}"
+            refuse_if(name in TASKS and given != idle, column, rule, given, "Its columns are known.")
+        columns = 1 if self.text_column is None else len(self.text_column)
+        refuse_if(not 1 <= columns <= 2, "text_column", "be one or two", columns, "Two make a pair.")
         super().__post_init__()
 
     def find_task(self) -> Task:
@@ -230,14 +210,12 @@ class TaskSettings(PlanBase):
         split = self.evaluation_split
         if "validation" not in task.splits and "test" in task.splits and not task.validation_share:
             split = "test" if split == "validation" else split
-        return replace(
-            self,
-            text_column=task.text_fields,
-            label_column=task.label_field,
-            labels=task.labels,
-            validation_share=task.validation_share,
-            evaluation_split=split,
-        )
+        found: Any = {
+            "text_column": task.text_fields,
+            "label_column": task.label_field,
+            "labels": task.labels,
+        }
+        return replace(self, validation_share=task.validation_share, evaluation_split=split, **found)
 
 
 def read_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:

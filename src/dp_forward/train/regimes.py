@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from dp_forward import privacy
-from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.errors import refuse_if
 from dp_forward.privacy import checks
 
 if TYPE_CHECKING:  # a plan names its regime; and a release's description may load torch
@@ -36,9 +36,7 @@ def with_subjects(statements: Mapping[str, str]) -> list[str]:
     return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
 
 
-def as_guarantee(
-    regime: str, statements: Mapping[str, str], **proved: dict[str, Any] | None
-) -> dict[str, Any]:
+def as_guarantee(regime: str, statements: Mapping[str, str], **proved: Any) -> dict[str, Any]:
     """The ``guarantee`` of a report; ``statement`` is all of it, in one paragraph."""
     parts = {name: proved.get(name) for name in ("queries", "training", "labels")}
     paragraph = " ".join(with_subjects(statements))
@@ -78,9 +76,8 @@ class Promises:
     why_none: str = ""
 
     def __post_init__(self) -> None:
-        if self.training is not None and not self.regime.protects_training:
-            remedy = "The front saw the raw texts."
-            raise InvalidInput("training", f"be None in {self.regime}", "a guarantee", remedy)
+        unproved, rule = self.training and not self.regime.protects_training, f"be None in {self.regime}"
+        refuse_if(unproved, "training", rule, "a guarantee", "The front saw the raw texts.")
 
     @property
     def statements(self) -> dict[str, str]:
@@ -92,18 +89,15 @@ class Promises:
                 "reveal them, whatever noise was in the forward pass."
             )
         together = self.training is not None and self.training.notion is privacy.Notion.RECORD_LDP
-        if self.labels is not None:
-            labels = (
-                "randomized, and covered together with their texts." if together else self.labels.statement
-            )
-        elif together:
-            labels = "folded into the release, and covered together with their texts."
+        if together:
+            how = "randomized" if self.labels is not None else "folded into the release"
+            labels = f"{how}, and covered together with their texts."
+        elif self.labels is not None:
+            labels = self.labels.statement
         queries = f"Queries are NOT protected: {self.why_none}."
-        return {
-            "queries": queries if self.queries is None else self.queries.statement,
-            "training_texts": unprotected if self.training is None else self.training.statement,
-            "labels": labels,
-        }
+        queries = queries if self.queries is None else self.queries.statement
+        texts = unprotected if self.training is None else self.training.statement
+        return {"queries": queries, "training_texts": texts, "labels": labels}
 
     def as_dict(self) -> dict[str, Any]:
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}

@@ -41,28 +41,19 @@ def build_report(
     digest: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Everything worth knowing about a finished run, ready for JSON.
+    """Everything worth knowing about a finished run, ready for JSON; ``more`` is of this kind of run only.
 
-    Args:
-        accuracy: None where it cannot be known, as ``without_noise``, that of the same model without noise.
-        records: how many records it was trained on.
-        guarantee: ``statements`` about queries, training texts and labels, and what proves them.
-        stages: what each stage of the training logged: ``history`` and ``peak_memory_mib``.
-        started: when it began, by `time.perf_counter`.
-        digest: the plan's own, unless the plan names inputs only by place.
-        more: what only this kind of run can say.
+    ``accuracy`` and ``without_noise``, that of the same model without noise, are None where they cannot be
+    known; ``stages`` is what each logged (``history``, ``peak_memory_mib``), ``started`` of
+    `time.perf_counter`, and ``digest`` the plan's own, unless the plan names inputs only by place.
     """
+    mean, low, high = (None,) * 3 if accuracy is None else (accuracy.mean, accuracy.low, accuracy.high)
     return {
-        "accuracy": None if accuracy is None else accuracy.mean,
-        "accuracy_low": None if accuracy is None else accuracy.low,
-        "accuracy_high": None if accuracy is None else accuracy.high,
+        **{"accuracy": mean, "accuracy_low": low, "accuracy_high": high},
         "accuracy_without_noise": without_noise,
         "draws": 1 if accuracy is None else accuracy.draws,
         "texts": 0 if accuracy is None else accuracy.texts,
-        "labels": list(labels),
-        "records": records,
-        "regime": regime,
-        "guarantee": dict(guarantee),
+        **{"labels": list(labels), "records": records, "regime": regime, "guarantee": dict(guarantee)},
         "notes": notes,
         "seconds": time.perf_counter() - started,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in stages.values()), default=0.0),
@@ -243,14 +234,9 @@ def _commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parents[1]), *words]
     try:
-        result = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(__file__).parents[1]), *words],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None

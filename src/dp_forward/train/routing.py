@@ -27,22 +27,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from dp_forward.data import FixedLength
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.split import Split, split_model
+from dp_forward.split import Split, pretrained, split_model
 from dp_forward.split.artifacts import save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.front_statistics import rows_of
 from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
-from dp_forward.split.pretrained import (
-    default_pooling,
-    load_model,
-    load_tokenizer,
-    model_folder,
-    quiet_transformers,
-)
 
 __all__ = ["make_route"]
 
@@ -90,9 +83,10 @@ def make_route(
         generate: a causal language model that answers the entries that have no answer.
         progress: of reading the entries and writing answers.
     """
-    pair = split_model(load_model(model), "output", pooling=default_pooling(model))
+    pair = split_model(pretrained.load_model(model), "output", pooling=pretrained.default_pooling(model))
     front = cast("Front", pair.front)
-    tokens = FixedLength(load_tokenizer(model), rows, causal=front.pads_left, most_positions=front.max_rows)
+    tokenizer, reach = pretrained.load_tokenizer(model), front.max_rows
+    tokens = FixedLength(tokenizer, rows, causal=front.pads_left, most_positions=reach)
     directions = _directions(front, tokens, list(entries), progress)
     reading = ReadoutFront(front, front.width)
     with torch.no_grad():  # cosines need no projection
@@ -128,11 +122,7 @@ def generate_replies(
 ) -> list[str]:
     """What a causal language model says to each public prompt; greedy, so the same on every machine alike.
 
-    Args:
-        prompts: public texts; none of them depends on a question.
-        model: a folder or a Hugging Face name; safetensors only, and no code of a checkpoint is run.
-        most_tokens: the longest reply.
-        progress: of writing the replies.
+    Only safetensors of ``model`` are read, and no code of a checkpoint is run.
 
     Edges:
         There are only K replies, so they are written once, before anybody asks. A model that says nothing
@@ -142,36 +132,29 @@ def generate_replies(
 
     kind: Any = transformers.AutoModelForCausalLM
     try:
-        with quiet_transformers():
-            writer = kind.from_pretrained(model_folder(model), use_safetensors=True).train(False)
+        with pretrained.quiet_transformers():
+            writer = kind.from_pretrained(pretrained.model_folder(model), use_safetensors=True).train(False)
     except (OSError, ValueError):
         rule = "be a causal language model that Hugging Face can load"
         raise InvalidInput("generate", rule, model, "Check the spelling, or go online.") from None
-    device, tokenizer = pick_device(), load_tokenizer(model)
+    device, tokenizer = pick_device(), pretrained.load_tokenizer(model)
     writer.to(device)
     count, found = counter(progress, "writing replies", len(prompts)), list[str]()
+    positions = getattr(writer.config, "max_position_embeddings", None) or math.inf
     for public in prompts:
         prompt = public
         if tokenizer.chat_template:
             turn = [{"role": "user", "content": prompt}]
             prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         given = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template)
-        ids = given["input_ids"].to(device)
-        mask = given["attention_mask"].to(device)
-        positions = getattr(writer.config, "max_position_embeddings", None) or math.inf
+        ids, mask = (given[name].to(device) for name in ("input_ids", "attention_mask"))
         room = min(most_tokens, positions - ids.shape[1])
-        if room < 1:
-            rule = "read every prompt and have room for a reply"
-            raise InvalidInput("generate", rule, f"{ids.shape[1]} tokens", "Shorten the prompts.")
-        made = writer.generate(
-            ids,
-            attention_mask=mask,
-            max_new_tokens=room,
-            do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+        rule = "read every prompt and have room for a reply"
+        refuse_if(room < 1, "generate", rule, f"{ids.shape[1]} tokens", "Shorten the prompts.")
+        how = {"attention_mask": mask, "max_new_tokens": room, "pad_token_id": tokenizer.pad_token_id}
+        made = writer.generate(ids, do_sample=False, **how)
         said = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
-        found.append("".join(filter(lambda one: one.isprintable() or one == "\n", said)).strip())
+        found.append("".join(one for one in said if one.isprintable() or one == "\n").strip())
         if count is not None:
             count(len(found))
     return found

@@ -38,7 +38,7 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
 from dp_forward.storage.files import draft_of, write_file
-from dp_forward.storage.json_files import write_json
+from dp_forward.storage.json_files import read_json, write_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.processes import wait_for_everyone
@@ -77,8 +77,8 @@ class RunFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                rule, remedy = "be used by one process at a time", "Wait for the other run."
-                raise InvalidInput("out", rule, path, remedy) from None
+                rule = "be used by one process at a time"
+                raise InvalidInput("out", rule, path, "Wait for the other run.") from None
         finally:
             # The others come on also after a refusal: they then fail by themselves, and do not wait for ever.
             wait_for_everyone()
@@ -99,10 +99,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(known, {"digest": digest, "plan": plan.as_dict()})
             return
-        try:
-            stored = json.loads(known.read_text(encoding="utf-8"))["digest"]
-        except (ValueError, KeyError, TypeError):
-            raise InvalidInput("out", f"hold a readable {_PLAN}", known, "Name another folder.") from None
+        stored = read_json(known, name="out", remedy="Name another folder.").get("digest")
         refuse_if(stored != digest, "out", "hold no other plan", self.path, "Name another folder.")
         if not resume and not self.complete:
             raise InvalidInput("out", "hold no unfinished run", self.path, "Add resume=True to continue it.")
@@ -184,13 +181,13 @@ class Halves:
         """Both halves of a finished run."""
         root = Path(folder)
         for name in (_PLAN, _REPORT):
-            if not (root / name).is_file():
-                raise InvalidInput("run", f"hold {name}", root, "Finish it with dpf finetune --resume.")
-        if not (root / "front").is_dir():
-            raise InvalidInput("run", "hold a front", "a back alone", "Bring the front: it reads texts.")
+            missing, remedy = not (root / name).is_file(), "Finish it with dpf finetune --resume."
+            refuse_if(missing, "run", f"hold {name}", root, remedy)
+        alone = not (root / "front").is_dir()
+        refuse_if(alone, "run", "hold a front", "a back alone", "Bring the front: it reads texts.")
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
-        if user.spec != replace(provider.spec, front=user.digest):
-            raise InvalidInput("run", "have one kind of release", "two in its halves", "Get it again.")
+        unlike = user.spec != replace(provider.spec, front=user.digest)
+        refuse_if(unlike, "run", "have one kind of release", "two in its halves", "Get it again.")
         plan = json.loads((root / _PLAN).read_text(encoding="utf-8")).get("plan", {})
         return cls(Split(user.front, provider.back), user.spec, user.tokens, plan)
 
@@ -234,9 +231,8 @@ class Run:
         """A complete run from its folder."""
         found, report = Halves.load(folder), RunFolder(Path(folder)).report
         plan = Plan.from_dict(found.plan)
-        if found.spec.noise != plan.noise:
-            other = "other noise in its front"
-            raise InvalidInput("run", "have the noise of its plan", other, "Get it again.")
+        other = found.spec.noise != plan.noise
+        refuse_if(other, "run", "have the noise of its plan", "other noise in its front", "Get it again.")
         return cls(plan, found.pair, found.spec, found.tokens, report)
 
     def __repr__(self) -> str:

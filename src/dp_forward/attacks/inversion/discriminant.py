@@ -32,9 +32,7 @@ __all__ = ["invert_linearly"]
 _RIDGE: Final = 1e-3  # added to the covariance, as a share of its mean variance
 
 
-def invert_linearly(
-    target: Inversion, public: EncodedTexts, *, progress: Count | None = None
-) -> AttackResult:
+def invert_linearly(target: Inversion, public: EncodedTexts, progress: Count | None = None) -> AttackResult:
     """Learn what tokens look like from ``public`` text, and name those of the ``target``; see the module.
 
     ``progress`` is called with the public texts so far.

@@ -263,8 +263,7 @@ class NearestTokens:
             ids = self._tokenizer(self._word(i))["input_ids"]
             if len(ids) == len(bare) + 1 and i in ids:
                 return torch.tensor([ids]), ids.index(i)
-        rule = "read some word as one token"
-        raise InvalidInput("tokenizer", rule, "none", "Use a front with a common tokenizer.")
+        raise InvalidInput("tokenizer", "read some word as one token", "none", "Use a common tokenizer.")
 
     def _word(self, i: int) -> str:
         """A token for people: as it stands in a text, a piece inside a word with a hyphen before it."""

@@ -73,8 +73,7 @@ class TokenPrior:
         """Count tokens; ``special`` are the ids that never count as text (`tokenizer.all_special_ids`)."""
         excluded = torch.tensor(sorted(set(special)), dtype=torch.int64)
         if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < vocabulary:
-            rule = f"be token ids below {vocabulary}"
-            raise InvalidInput("special", rule, "others", "Check the tokenizer.")
+            raise InvalidInput("special", f"be ids below {vocabulary}", "others", "Check the tokenizer.")
         totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
@@ -157,8 +156,8 @@ class Inversion:
             return 0.0, None
         shaped = isinstance(mechanism, MatrixGaussian) and mechanism.shaped
         if shaped or isinstance(mechanism, MVG | KaryResponse):
-            rule, found = "have the same noise in every entry for this attack", mechanism.name
-            raise InvalidInput("mechanism", rule, found, "Use the linear attack, which learns the shape.")
+            rule = "have the same noise in every entry for this attack"
+            raise InvalidInput("mechanism", rule, mechanism.name, "Use the linear attack.")
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
         return sigma / math.sqrt(self.releases), Sanitizer(mechanism).bound
 
@@ -217,23 +216,11 @@ class Inversion:
         low, high = max(0.0, mean - half), min(1.0, mean + half)
         if mean in (0.0, 1.0):
             low, high = exact_interval(round(mean * trials), trials)
-        return AttackResult(
-            attack=attack,
-            success=mean,
-            chance=chance,
-            low=low,
-            high=high,
-            trials=trials,
-            ceiling=_ceiling(self.mechanism, self.releases, hindsight, lists=ranked),
-            details={
-                "releases": self.releases,
-                "best_fixed_in_hindsight": hindsight,
-                "released": kind_of_noise(self.mechanism) == "released",
-                "bag_recall": bag_recall,
-                "cut": str(self.front.cut),
-                **details,
-            },
-        )
+        ceiling = _ceiling(self.mechanism, self.releases, hindsight, lists=ranked)
+        own: dict[str, Any] = {"releases": self.releases, "best_fixed_in_hindsight": hindsight}
+        own |= {"released": kind_of_noise(self.mechanism) == "released", "bag_recall": bag_recall}
+        own |= {"cut": str(self.front.cut), **details}
+        return AttackResult(attack, mean, chance, low, high, trials, ceiling, own)
 
 
 def token_table(front: AnyFront) -> nn.Module:
