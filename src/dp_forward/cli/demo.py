@@ -113,16 +113,24 @@ def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
     released = _privunit(epsilon)  # a folded record is one release at t*
-    central = shuffled_mechanism(released, users=report["records"], delta=_DELTA).upper
+    central = shuffled_mechanism(released, users=report["records"], delta=_DELTA)
+    upper, lower = central.upper, central.lower
     return {
-        **{"accuracy_without_noise": without_noise, "accuracy_gaussian": gaussian},
+        "accuracy_without_noise": without_noise,
+        "accuracy_gaussian": gaussian,
         "accuracy_privunit": report["accuracy"],
         "accuracy_of_descriptions": report.get("accuracy_of_descriptions"),
         "rows": [dict(zip(("model", "accuracy", "low", "high"), row, strict=True)) for row in rows],
         **{name: report[name] for name in ("texts", "records", "draws")},
-        **{"epsilon": epsilon, "central_epsilon_upper": central.epsilon, "central_bound": central.bound},
-        **{"central_delta": _DELTA, "central_statement": f"{central.statement} {central.rests_on}"},
-        **{"guarantee": private.promises.as_dict(), "ledger": spent, "training_seconds": report["seconds"]},
+        "epsilon": epsilon,
+        "central_epsilon_upper": upper.epsilon,
+        "central_bound": upper.bound,
+        "central_epsilon_lower": lower.epsilon,
+        "central_delta": _DELTA,
+        "central_statement": f"{upper.statement} {upper.rests_on} {lower.statement}",
+        "guarantee": private.promises.as_dict(),
+        "ledger": spent,
+        "training_seconds": report["seconds"],
         "figure": str(figure) if drawn else None,
     }
 

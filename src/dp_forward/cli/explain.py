@@ -69,12 +69,13 @@ def explain(
     guarantee = deployment.guarantee(delta=0.0 if made.shown_delta == 0 else delta or made.shown_delta)
     with output.working("accounting ..."):
         central = deployment.central(delta or DEFAULT_DELTA, with_estimate=False)
-    shuffled = None if central is None else central.upper
+    shuffled, attack = (None, None) if central is None else (central.upper, central.lower)
     fresh: list[Any] = [dataclasses.replace(made, releases=k) for k in _RELEASES]  # type: ignore[type-var]
     result = guarantee.as_dict() | {
         "mechanism": made.name,
         "in_context": [_context(guarantee, shuffled, among) for among in _CANDIDATES],
         "shuffled": None if shuffled is None else dataclasses.asdict(shuffled),
+        "attack": None if attack is None else dataclasses.asdict(attack),
         "epsilons": _choices(build, measured),
         "accuracy_from": None if measured is None else measured.how,
         "repeated": [
@@ -171,7 +172,7 @@ def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound 
     if shuffled is not None:
         means = "The numbers of the shuffled batch are for somebody who knows all records but yours;"
         adds = f"delta adds less than {percent_up(shuffled.delta)} to them."
-        lines += [f"{means} {adds}", "", shuffled.statement]
+        lines += [f"{means} {adds}", "", shuffled.statement, result["attack"]["statement"]]
         lines += ["This holds if all of these are true:", *(f"  * {rule}." for rule in shuffled.assumptions)]
     lines += ["", f"Against: {guarantee.against}.", name_assumptions(guarantee.assumptions)]
     lines += ["It does not say: that the text cannot be guessed from elsewhere, or that the answer"]

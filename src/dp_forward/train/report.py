@@ -49,11 +49,16 @@ def build_report(
     """
     mean, low, high = (None,) * 3 if accuracy is None else (accuracy.mean, accuracy.low, accuracy.high)
     return {
-        **{"accuracy": mean, "accuracy_low": low, "accuracy_high": high},
+        "accuracy": mean,
+        "accuracy_low": low,
+        "accuracy_high": high,
         "accuracy_without_noise": without_noise,
         "draws": 1 if accuracy is None else accuracy.draws,
         "texts": 0 if accuracy is None else accuracy.texts,
-        **{"labels": list(labels), "records": records, "regime": regime, "guarantee": dict(guarantee)},
+        "labels": list(labels),
+        "records": records,
+        "regime": regime,
+        "guarantee": dict(guarantee),
         "notes": notes,
         "seconds": time.perf_counter() - started,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in stages.values()), default=0.0),
