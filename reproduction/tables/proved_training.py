@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.privacy import Deployment, NoiseSpec, RandomizedResponse, compose
-from dp_forward.privacy.rounding import shown_up
-from dp_forward.privacy.shuffling import shuffled_mechanism
+from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.shuffling import CentralBounds, shuffled_mechanism
 from dp_forward.train.dpsgd.accounting import as_replace_one
 from reproduction.jobs import FIRST, Job
 from reproduction.model_setup import TASKS, ModelSetup
@@ -44,7 +44,11 @@ _FOLDED: Final[Mapping[float, Mapping[str, float] | None]] = {
 _CLOSED_FORM: Final = Path(__file__).parents[2] / "results" / "closed-form.json"
 _RARER_LABEL: Final = 29_780
 """Training texts of SST-2 with the label that fewer have."""
-_PHRASES: Final = "SST-2, 67,349 records, ten phrases"
+_FRONTS: Final = {
+    "front as published": "SST-2, 67,349 records, ten phrases",
+    "front trained on public reviews": "SST-2, 67,349 records, public-front on IMDb",
+}
+"""Of folded records: the front, and its results in the file."""
 
 
 def public_front_job(setup: ModelSetup, *, seed: int) -> Job:
@@ -99,8 +103,9 @@ def proved_training(setup: ModelSetup) -> Table:
         )
         said = partial(_said, f"{round(text + label, 6):g}, text and label")
         cells += _proved(row, jobs, said, partial(_central, text, label))
-    for epsilon in _FOLDED:
-        cells += _folded(epsilon)
+    for front, measured in _FRONTS.items():
+        for epsilon in _FOLDED:
+            cells += _folded(epsilon, front, measured)
     for text in (4.0, 8.0):
         row = f"matrix Gaussian {text:g}, label public"
         jobs = tuple(_release_job(setup, text, None, seed=seed, mechanism=GAUSSIAN) for seed in _SEEDS)
@@ -132,8 +137,8 @@ def proved_training(setup: ModelSetup) -> Table:
             "`public-front`: the front is trained on public reviews, then frozen; each training record is "
             "released once, text by the mechanism, label by randomized response; the back learns from the "
             "releases. The central epsilon is proved for replacing one record among as many as the runs "
-            "had, and rests on a shuffler that hides who sent what; in brackets, by which proof: the least "
-            "of the privacy blanket and the clones. Where the label is public, a text hides among those with "
+            "had, and rests on a shuffler that hides who sent what; in brackets, by which proof (the "
+            "least of the privacy blanket and the clones), and below what no proof for this noise can go. Where the label is public, a text hides among those with "
             f"its label, {_RARER_LABEL:,} at least. Without a shuffler the local epsilon holds. All rows of"
             " a seed share one front, which was trained through PrivUnit's noise at epsilon 4; but for the "
             "row with the front as published (`release-once`, the default), which has learnt nothing of "
@@ -141,9 +146,11 @@ def proved_training(setup: ModelSetup) -> Table:
             "A record of SST-2 is a sentence or a phrase of one: most phrases stand in the file beside "
             "their sentence. What is proved is about one record; a person with k records has k times the "
             "local epsilon, and the central ones (DP-SGD's too) grow with k, delta as well.",
-            "Folded: text and label in one release under one epsilon, the front as published, a back in "
-            "closed form, ten phrases per label, five seeds (`results/closed-form.json`); a query is K-ary "
-            "response at the same epsilon.",
+            "Folded: text and label in one release under one epsilon, at t*, a back in closed form, from a front "
+            "as published with ten phrases per label (five seeds), or from one that was trained on public "
+            "reviews first (two; `results/closed-form.json`); a query is K-ary response at the same epsilon.",
+            "The other rows have 0.2 t*: their back is trained by gradients through the noise that it will be "
+            "asked through, and a small t answers one question best.",
             "DP-SGD (Opacus) was run for the central epsilons that the clones (0.6334) and the blanket prove "
             "for PrivUnit 4 + label 2.197, one record replaced, and for those that the blanket proves for "
             "folded records (not for folded 1: at the promise of folded 2 it learns nothing): that is twice "
@@ -179,10 +186,10 @@ def _said(words: str) -> str:
     return words
 
 
-def _folded(epsilon: float) -> list[Cell]:
+def _folded(epsilon: float, front: str, measured: str) -> list[Cell]:
     """A folded record is one PrivUnit release at t*; its accuracy was measured by a benchmark of its own."""
-    row, runs = f"folded PrivUnit {epsilon:g}, front as published", json.loads(_CLOSED_FORM.read_text())
-    (run,) = (run for run in runs[_PHRASES] if run["epsilon"] == epsilon)
+    row, runs = f"folded PrivUnit {epsilon:g}, {front}", json.loads(_CLOSED_FORM.read_text())
+    (run,) = (run for run in runs[measured] if run["epsilon"] == epsilon)
     count = int(run["records"])
     return [
         Cell(row, "local epsilon", known=partial(_said, f"{epsilon:g}, text and label")),
@@ -195,12 +202,17 @@ def _folded(epsilon: float) -> list[Cell]:
 
 @lru_cache(maxsize=64)
 def central_of(text: float, label: float | None, share: float, records: int, delta: float) -> str:
-    """The least central epsilon that is proved, and by what; ``share`` is PrivUnit's t over t*."""
+    """The least central epsilon that is proved, by what, and the attack; ``share`` is PrivUnit's t over t*."""
     released = NoiseSpec(epsilon=text, threshold_share=share).build()
     parts = [released] if label is None else [released, RandomizedResponse(label, 2)]
-    upper = shuffled_mechanism(compose(*parts), users=records, delta=delta).upper
-    assert upper.epsilon is not None  # pure releases have a local epsilon
-    return f"{shown_up(upper.epsilon, 4)} ({upper.bound})"
+    return _with_attack(shuffled_mechanism(compose(*parts), users=records, delta=delta))
+
+
+def _with_attack(found: CentralBounds) -> str:
+    upper, lower = found.upper.epsilon, found.lower.epsilon
+    assert upper is not None
+    assert lower is not None
+    return f"{shown_up(upper, 4)} ({found.upper.bound}; attack {shown_down(lower, 4)})"
 
 
 def _central(text: float, label: float, delta: float) -> Derived:
@@ -228,7 +240,7 @@ def _central_of_gaussian(text: float, delta: float) -> Derived:
         proved = sent.central(delta=delta)
         if proved is None or proved.upper.epsilon is None or proved.upper.bound == "local":
             return "no amplification is proved"
-        return f"{shown_up(proved.upper.epsilon, 4)} ({proved.upper.bound})"
+        return _with_attack(proved)
 
     return central
 

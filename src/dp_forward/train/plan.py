@@ -43,7 +43,10 @@ _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps,
 _RETIRED: Mapping[str, object] = {"average": 0.0, "lora_rank": 0}
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
 FRONT_SETTINGS: Mapping[str, object] = {
-    **{"draws": 1, "warm_up_epochs": 0, "auxiliary_weight": 0, "auxiliary_alone": False},
+    "draws": 1,
+    "warm_up_epochs": 0,
+    "auxiliary_weight": 0,
+    "auxiliary_alone": False,
     **dict.fromkeys(("training_epsilon", "training_threshold_share")),
 }
 """What belongs to a front that trains, each with the value that means nothing is done."""
