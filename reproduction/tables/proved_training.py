@@ -138,7 +138,8 @@ def proved_training(setup: ModelSetup) -> Table:
             "released once, text by the mechanism, label by randomized response; the back learns from the "
             "releases. The central epsilon is proved for replacing one record among as many as the runs "
             "had, and rests on a shuffler that hides who sent what; in brackets, by which proof (the "
-            "least of the privacy blanket and the clones), and below what no proof for this noise can go. Where the label is public, a text hides among those with "
+            "least of the privacy blanket and the clones), and below what no proof for this noise can go. "
+            "Where the label is public, a text hides among those with "
             f"its label, {_RARER_LABEL:,} at least. Without a shuffler the local epsilon holds. All rows of"
             " a seed share one front, which was trained through PrivUnit's noise at epsilon 4; but for the "
             "row with the front as published (`release-once`, the default), which has learnt nothing of "
@@ -146,10 +147,12 @@ def proved_training(setup: ModelSetup) -> Table:
             "A record of SST-2 is a sentence or a phrase of one: most phrases stand in the file beside "
             "their sentence. What is proved is about one record; a person with k records has k times the "
             "local epsilon, and the central ones (DP-SGD's too) grow with k, delta as well.",
-            "Folded: text and label in one release under one epsilon, at t*, a back in closed form, from a front "
+            "Folded: text and label in one release under one epsilon, at t*, a back in closed form, from a "
+            "front "
             "as published with ten phrases per label (five seeds), or from one that was trained on public "
             "reviews first (two; `results/closed-form.json`); a query is K-ary response at the same epsilon.",
-            "The other rows have 0.2 t*: their back is trained by gradients through the noise that it will be "
+            "The other rows have 0.2 t*: their back is trained by gradients through the noise that it will "
+            "be "
             "asked through, and a small t answers one question best.",
             "DP-SGD (Opacus) was run for the central epsilons that the clones (0.6334) and the blanket prove "
             "for PrivUnit 4 + label 2.197, one record replaced, and for those that the blanket proves for "
@@ -202,7 +205,7 @@ def _folded(epsilon: float, front: str, measured: str) -> list[Cell]:
 
 @lru_cache(maxsize=64)
 def central_of(text: float, label: float | None, share: float, records: int, delta: float) -> str:
-    """The least central epsilon that is proved, by what, and the attack; ``share`` is PrivUnit's t over t*."""
+    """The least proved central epsilon, by what, and the attack; ``share`` is PrivUnit's t over t*."""
     released = NoiseSpec(epsilon=text, threshold_share=share).build()
     parts = [released] if label is None else [released, RandomizedResponse(label, 2)]
     return _with_attack(shuffled_mechanism(compose(*parts), users=records, delta=delta))

@@ -171,7 +171,7 @@ def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path:
             put(path, job, accuracy(0.84) | said)
         table = TABLES["proved-training"]
         shown[name] = line_of(pivot(table, ResultFile(path).by_digest()), row)
-    assert "| 67,349 | 0.3956 (blanket) |" in shown["many"]
+    assert "| 67,349 | 0.3956 (blanket; attack 0.2448) |" in shown["many"]
     assert "0.3956" not in shown["few"]
     assert "| not measured | not measured |" in shown["unknown"]
 

