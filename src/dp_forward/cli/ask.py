@@ -36,7 +36,8 @@ def ask(
     file: Annotated[Path | None, Option(help="Ask about every line; answers are kept if it stops.")] = None,
     pair: Annotated[bool, Option("--pair", help="Ask about pairs; in a file, with a tab between.")] = False,
     resend: Annotated[
-        bool, Option("--resend", help="Send a stored release again: the provider sees that a text repeats.")
+        bool,
+        Option("--resend", help="Send a stored release again, free, to a changed back; it sees the repeat."),
     ] = False,
     token_file: options.ProviderToken = None,
     ca: options.Ca = None,
