@@ -28,6 +28,9 @@ _GOOD_FOR: Final = (
     "doubt among ten thousand",
     "little: add noise",
 )
+_BestGuess = Annotated[
+    float | None, Option(help="In place of --epsilon: how often a guess between two texts may be right.")
+]
 
 
 def explain(
@@ -40,9 +43,7 @@ def explain(
     columns: options.Columns = None,
     labels: options.LabelCount = None,
     shuffle: options.Shuffle = None,
-    best_guess: Annotated[
-        float | None, Option(help="In place of --epsilon: how often a guess between two texts may be right.")
-    ] = None,
+    best_guess: _BestGuess = None,
     run: Annotated[Path | None, Option(help="A run, for its noise, and its accuracy by epsilon.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -56,22 +57,20 @@ def explain(
     build: Callable[[float], Mechanism]
     if measured is not None:
         refuse_if(mechanism is not None, "mechanism", "be left out with --run", mechanism, "It has its own.")
-        build, usual = measured.build, measured.noise.epsilon
+        build = measured.build
+        epsilon = measured.noise.epsilon if epsilon is None and best_guess is None else epsilon
     elif mechanism is None or (epsilon is None and best_guess is None):
         raise InvalidInput("mechanism and epsilon", "be given without --run", "less", "Try -m privunit -e 4.")
     else:
         request = MechanismRequest(mechanism, unit, norm, rows=rows, columns=columns, labels=labels)
-        at_delta, usual = delta_of(delta, mechanism), 0.0
+        at_delta = delta_of(delta, mechanism)
         build = lambda e: request.for_budget(Budget(e, at_delta))  # noqa: E731
     if best_guess is not None:
         refuse_if(epsilon is not None, "best-guess", "go without --epsilon", "both", "It gives the epsilon.")
-        epsilon = _epsilon_for(best_guess, build)
-    made = build(epsilon := usual if epsilon is None else epsilon)
+    made = build(epsilon := _epsilon_for(best_guess, build) if epsilon is None else epsilon)
     if not made.guaranteed:
-        raise Unproved(
-            f"`mechanism` must carry a guarantee to be explained; {made.name} at epsilon "
-            f"{epsilon} has none. Use gaussian."
-        )
+        what = f"{made.name} at epsilon {epsilon}"
+        raise Unproved(f"`mechanism` must carry a guarantee to be explained; {what} has none. Use gaussian.")
     deployment = Deployment(made, shuffled=shuffle)
     guarantee = deployment.guarantee(delta=0.0 if made.shown_delta == 0 else delta or made.shown_delta)
     with output.working("accounting ..."):
@@ -154,10 +153,10 @@ def _context(guarantee: Guarantee, shuffled: CentralBound | None, among: int) ->
     return {**rates, "posterior": posterior, "after_shuffled": mixed}
 
 
-def _epsilon_for(best_guess: float, build: Callable[[float], Mechanism]) -> float:
+def _epsilon_for(best_guess: float | None, build: Callable[[float], Mechanism]) -> float:
     """The largest epsilon, to four digits, at which no guess between two texts is right more often."""
-    allowed = 0.501 <= best_guess < 1
-    refuse_if(not allowed, "best-guess", "lie in [0.501, 1)", best_guess, "A coin has 0.5; try 0.9.")
+    if best_guess is None or not 0.501 <= best_guess < 1:
+        raise InvalidInput("best-guess", "lie in [0.501, 1)", best_guess, "A coin has 0.5; try 0.9.")
     found = last_safe(lambda e: best_guess - build(e).guess_rate(), safe=1e-4, unsafe=64.0, tolerance=1e-6)
     return float(shown_down(found, 4))
 
