@@ -11,7 +11,7 @@ import pytest
 
 from dp_forward.cli import output
 from dp_forward.privacy import AnalyticGaussian, RandomizedResponse
-from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
+from dp_forward.privacy.rounding import brief, percent_down, percent_up, shown_down, shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
 
 PACKAGE = Path(__file__).parents[1] / "src" / "dp_forward"
@@ -69,4 +69,5 @@ def test_statements_round_delta_up() -> None:
     mechanism = AnalyticGaussian(4.0, 2.0)
     assert "1.00001e-05)-DP" in mechanism.promise(1.000009e-5)
     assert brief(shown_down(7.9999999)) == "7.99999"
-    assert percent_up(0.5) == "50 %"
+    assert percent_up(0.5) == percent_down(0.5) == "50 %"
+    assert [percent_down(keep) for keep in (0.98201, 0.99966, 1 - 1e-13)] == ["98.2 %", "99.96 %", "99.99 %"]

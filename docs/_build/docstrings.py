@@ -17,7 +17,7 @@ from typing import Any, Final
 from griffe import Attribute, Class, Docstring, Extension, Function, Module, Object
 
 sys.path.insert(0, str(Path(__file__).parent))
-from arguments import COMMON, described
+from arguments import described, meaning
 
 _MATH: Final = re.compile(r"^( *)\.\. math::[ \t]*(.*(?:\n\1[ \t]+\S.*)*)", flags=re.MULTILINE)
 _EXAMPLE: Final = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", flags=re.MULTILINE)
@@ -78,6 +78,7 @@ def _explain(attribute: Attribute, field: Field[Any]) -> None:
 
 
 def _describe(func: Function, docstring: Docstring) -> None:
+    owner = func.parent.name if isinstance(func.parent, Class) and func.name != "__init__" else None
     names, text = {parameter.name for parameter in func.parameters}, docstring.value
     listed = _ARGUMENTS.search(text)
     start, end = (len(text), len(text)) if listed is None else listed.span()
@@ -85,7 +86,7 @@ def _describe(func: Function, docstring: Docstring) -> None:
     known = described(text[:start] + text[end:]) | {found[1] for found in entries}
     lines = [found.group().rstrip() for found in entries]
     for parameter in func.parameters:
-        words = COMMON.get(parameter.name) if parameter.docstring is None else parameter.docstring.value
+        words = meaning(parameter.name, owner) if parameter.docstring is None else parameter.docstring.value
         if words is not None and parameter.name not in known:
             lines.append(f"    {parameter.name}: {' '.join(words.split())}")
     if lines:

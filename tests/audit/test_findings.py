@@ -43,7 +43,14 @@ def test_a_distance_that_is_too_large_is_refuted_by_few_draws_and_by_many() -> N
     assert findings.distance_z(2 * 1.7, 1.7, first=64, second=64) > 4
     assert findings.distance_z(1.05 * 1.7, 1.7, first=20_000, second=20_000) > 4
     assert findings.distance_z(1e12, 1.7, first=16, second=16) > 30
-    assert findings.distance_z(0.0, 1.7, first=16, second=16) < -3
+
+
+def test_what_does_not_speak_against_a_claim_is_at_z_zero() -> None:
+    assert findings.distance_z(0.0, 1.7, first=16, second=16) == 0
+    assert findings.mean_z(1e-3, 1.0) == findings.weak_noise_z(4.0, 1000) == 0
+    assert math.copysign(1, findings.z_of(1.0)) == 1, "no -0.0"
+    assert math.isnan(findings.z_of(math.nan)), "a broken measurement still refutes"
+    assert 0 < findings.z_of(0.4999) < 1e-3
 
 
 @pytest.mark.slow

@@ -77,6 +77,27 @@ def test_the_table_of_epsilons_is_that_of_the_mechanism(dpf) -> None:
     assert all(2 < len(row["good_for"].split()) < 5 for row in rows)
 
 
+def test_the_epsilon_of_a_wanted_best_guess_keeps_it_and_is_the_largest(dpf, run: Path) -> None:
+    for words in (["-m", "privunit"], ["-m", "gaussian"], ["-m", "k-ary-response", "--labels", "3"]):
+        found = dpf("explain", *words, "--best-guess", "0.9", "--json").json
+        more = dpf("explain", *words, "-e", str(found["epsilon"] * 1.002), "--json").json
+        assert found["in_context"][0]["after"] <= 0.9 < more["in_context"][0]["after"]
+    assert dpf("explain", "-m", "privunit", "--best-guess", "0.9", "--json").json["epsilon"] <= math.log(9)
+    rows = dpf("explain", "--run", run, "--best-guess", "0.9", "--json").json["epsilons"]
+    keep = 1 / (1 + 3 * math.exp(-2.197))
+    assert [row["epsilon"] for row in rows] == [0.5, 1.0, 2.0, 2.197, 4.0, 8.0]
+    assert rows[3]["accuracy"] == pytest.approx(0.8 * keep + 0.2 * (1 - keep) / 3)
+    for wrong in (["--best-guess", "0.5"], ["--best-guess", "1"], ["--best-guess", "0.9", "-e", "4"]):
+        assert dpf("explain", "-m", "privunit", *wrong).code == 2
+
+
+def test_releases_of_a_response_add_up_to_round_numbers_and_never_to_certainty(dpf) -> None:
+    said = dpf("explain", "-m", "k-ary-response", "--labels", "2", "-e", "4").out
+    rows = [[cell.strip() for cell in line.split("│")[1:4]] for line in said.splitlines() if "│" in line]
+    assert [row[1] for row in rows[-5:]] == ["4", "8", "12", "40", "400"]
+    assert [row[2] for row in rows[-5:]] == ["98.3 %", "99.97 %", *["> 99.99 %"] * 3]
+
+
 def test_a_run_is_explained_with_its_own_accuracy(dpf, run: Path) -> None:
     for place in (run, run / "front"):
         result = dpf("explain", "--run", place, "--json").json

@@ -34,6 +34,7 @@ def test_a_private_question_is_answered_with_the_text_of_an_entry(
         "Do you ship to other countries?",
     ]
     assert first[1]["reply"].startswith("We ship to all of Europe.")
+    assert "1. How do I reset my password? (kept by the noise in 99.99 %; stored answer, nothing" in again
     assert again.count("stored answer, nothing was sent") == 2
     assert "\n   We ship to all of Europe." in again
 

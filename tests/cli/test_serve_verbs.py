@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tiny_user
+from dp_forward.cli.ask import print_answers
 from dp_forward.privacy import NoiseSpec
 from warm_process import Verb
 
@@ -25,6 +26,17 @@ def address(run: Path) -> Iterator[str]:
     yield server.first_line()["address"]
     server.signal(signal.SIGINT)
     assert server.finish(30) == 0, "it ends in order"
+
+
+@pytest.mark.parametrize(("kept", "shown"), [(0.98201, "(kept by the noise in 98.2 %)"), (None, "0.982")])
+def test_what_the_noise_keeps_is_not_printed_like_the_confidence_of_a_model(
+    kept: float | None, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {"charge": 4.0, "charged": {"epsilon": 4.0, "mu": 0.0}, "spent": 4.0, "remaining": 12.0}
+    flags = {"resent": False, "stored": False, "truncated": False}
+    answer = {"label": "positive", "probabilities": {"positive": 0.98201, "negative": 0.01799}}
+    print_answers([answer | numbers | flags], kept)
+    assert capsys.readouterr().out == f"1. positive {shown}; charge 4, spent 4, remaining 12\n"
 
 
 @pytest.mark.slow

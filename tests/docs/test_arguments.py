@@ -20,7 +20,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS / "_build"))
-from arguments import COMMON, described  # noqa: E402
+from arguments import COMMON, METHODS, described, meaning  # noqa: E402
 
 PAGES = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "api").glob("*.md"))
 SHOWN = sorted(set(re.findall(r"^::: (\S+)$", PAGES, flags=re.MULTILINE)))
@@ -75,6 +75,58 @@ def test_public_objects_have_a_docstring_and_describe_their_arguments(module: st
     assert [name for name, item in found.items() if not item.__doc__] == []
     left = {name: undescribed(item) for name, item in found.items()}
     assert {name: missing for name, missing in left.items() if missing} == {}
+
+
+def methods_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties that a class defines itself, as functions."""
+    for name, item in vars(kind).items():
+        found = item.fget if isinstance(item, property) else getattr(item, "__func__", item)
+        if not name.startswith("_") and inspect.isfunction(found):
+            yield name, found
+
+
+def undescribed_by(kind: type, method: Any) -> set[str]:
+    """The arguments of a method that neither it, its class nor `meaning` describes."""
+    left = set(inspect.signature(method).parameters) - {"self", "cls"} - described_in(kind)
+    return {
+        name for name in left - described(inspect.getdoc(method) or "") if not meaning(name, kind.__name__)
+    }
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_methods_have_a_docstring_and_describe_their_arguments(module: str) -> None:
+    kinds = [kind for kind in public_objects(module).values() if inspect.isclass(kind)]
+    found = [(kind, name, method) for kind in kinds for name, method in methods_of(kind)]
+    bare = [(kind, name) for kind, name, _ in found if not inspect.getdoc(getattr(kind, name))]
+    assert bare == [], "a method that overrides one has its docstring"
+    left = {f"{kind.__name__}.{name}": undescribed_by(kind, method) for kind, name, method in found}
+    assert {name: missing for name, missing in left.items() if missing} == {}
+
+
+def test_a_method_whose_argument_nothing_describes_is_found() -> None:
+    class Made:
+        """A thing of a ``shape``."""
+
+        def ask(self, text: str, colour: str, shape: str) -> None:
+            """Ask in a ``colour``, by weight."""
+
+        def weigh(self, weight: float) -> None:
+            """Weigh it."""
+
+    found = {name: undescribed_by(Made, method) for name, method in methods_of(Made)}
+    assert found == {"ask": set(), "weigh": {"weight"}}
+
+
+def test_what_is_said_of_methods_is_used() -> None:
+    kinds = {item for module in MODULES for item in public_objects(module).values() if inspect.isclass(item)}
+    taken = {
+        (kind, name)
+        for kind in kinds
+        for _, f in methods_of(kind)
+        for name in inspect.signature(f).parameters
+    }
+    names = {f"{kind.__name__}.{name}" for kind, name in taken} | {name for _, name in taken}
+    assert [name for name in METHODS if name not in names] == []
 
 
 def test_an_argument_that_nothing_describes_is_found() -> None:

@@ -42,6 +42,13 @@ def printed(notebook: dict[str, Any]) -> str:
     )
 
 
+def test_no_two_pages_of_the_tutorial_have_one_title() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs/tutorial").glob("*.md")]
+    titles = [page.partition("\n")[0] for page in (*pages, *map(notebooks.page_of, NOTEBOOKS))]
+    assert all(title.startswith("# ") for title in titles)
+    assert len(set(titles)) == len(titles) == 5
+
+
 def read(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
 
@@ -47,6 +48,12 @@ def test_epsilon_and_delta_are_inverse_and_safe(epsilon: float, copies: int, del
     assert loss.delta(found) <= delta
     assert found <= loss.total
     assert loss.epsilon_at(0.0) == loss.total == pytest.approx(copies * epsilon)
+
+
+@pytest.mark.parametrize(("epsilon", "copies", "total"), [(4.0, 2, 8.0), (0.1, 10, 1.0), (0.7, 3, 2.1)])
+def test_copies_add_up_as_the_ledger_charges_them(epsilon: float, copies: int, total: float) -> None:
+    loss = ThreeLevelLoss(epsilon, 1 / (1 + math.exp(-epsilon)), copies)
+    assert loss.total == total == Charge.pure(epsilon).times(copies).pure_epsilon
 
 
 def test_many_copies_fall_back_to_plain_addition() -> None:

@@ -53,5 +53,6 @@ class AttackResult:
         return self.ceiling is None or self.low <= self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, with its details."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "details"}
         return {**plain, "within_ceiling": self.within_ceiling, **self.details}

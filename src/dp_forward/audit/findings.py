@@ -16,7 +16,7 @@ statistic is compared with its own exact law, and the chance is put back on the 
   ``P[sum over N >= S] <= exp(N K(theta) - theta S)``; the best theta is searched, and any is safe.
 
 Guarantees:
-    For an honest system each of these passes z with at most the probability of a normal variable.
+    For an honest system each of these passes a z above 0 with at most the probability of a normal variable.
 Edges:
     Where a large and a small value both refute, both tails are paid for. Rounding to the grid is counted as
     normal: what is uniform is lighter in its tails.
@@ -69,8 +69,8 @@ class Finding:
 
 
 def z_of(p_value: float) -> float:
-    """The one-sided z with this tail, so that every kind of test is read on one scale."""
-    return float(norm.isf(min(max(p_value, 1e-300), 0.999)))
+    """The one-sided z with this tail, one scale for all tests; 0 where nothing speaks against the claim."""
+    return float(norm.isf(min(max(p_value, 1e-300), 0.5))) + 0.0  # never -0.0
 
 
 def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:

@@ -99,9 +99,11 @@ class ReleasedAudit:
 
     @property
     def refuted_by(self) -> tuple[str, ...]:
+        """What was measured in the findings that refute."""
         return tuple(finding.what for finding in self.refuting)
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, with its findings."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "findings"}
         found = [finding.as_dict() for finding in self.findings]
         return {**plain, "refuted": self.refuted, "refuted_by": list(self.refuted_by), "findings": found}

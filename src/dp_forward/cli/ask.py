@@ -10,7 +10,8 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.errors import BudgetExhausted, InvalidInput, refuse_if
-from dp_forward.privacy.rounding import brief, shown_down, shown_up
+from dp_forward.privacy import KaryResponse
+from dp_forward.privacy.rounding import brief, percent_down, shown_down, shown_up
 from dp_forward.progress import counter
 
 _STILL_FREE = (
@@ -35,7 +36,8 @@ def ask(
     file: Annotated[Path | None, Option(help="Ask about every line; answers are kept if it stops.")] = None,
     pair: Annotated[bool, Option("--pair", help="Ask about pairs; in a file, with a tab between.")] = False,
     resend: Annotated[
-        bool, Option("--resend", help="Send a stored release again: the provider sees that a text repeats.")
+        bool,
+        Option("--resend", help="Send a stored release again, free, to a changed back; it sees the repeat."),
     ] = False,
     token_file: options.ProviderToken = None,
     ca: options.Ca = None,
@@ -57,11 +59,13 @@ def ask(
     asked = _pairs(given, lines=file is not None) if pair else given
     how, new = options.connection(token_file, ca, proxy), not ledger.exists()
     budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
-    answers: list[dict[str, Any]] = []
+    answers, kept = list[dict[str, Any]](), None
     try:
         with Client(front, server=server, epsilon=epsilon, **how, **budgets) as client, output.Bars() as bars:
             if new:
                 typer.echo(f"New ledger: {client.summary().promise}", err=True)
+            noise = client.policy.terms().mechanism
+            kept = noise.keep if isinstance(noise, KaryResponse) else None
             counted = counter(bars, "asking", len(asked))
             one_by_one = (client.ask(text, resend=resend) for text in asked)
             many = client.ask_many(asked, progress=counted, resend=resend)
@@ -75,7 +79,7 @@ def ask(
         if answers and json:
             output.print_json(answers)
         else:
-            print_answers(answers)
+            print_answers(answers, kept)
 
 
 def _read(texts: list[str] | None, file: Path | None) -> list[str]:
@@ -92,8 +96,11 @@ def _read(texts: list[str] | None, file: Path | None) -> list[str]:
     return given
 
 
-def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
-    """One line for each of `Answer.as_dict`; with its ``text`` where that is public, and was added."""
+def print_answers(answers: Sequence[Mapping[str, Any]], kept: float | None) -> None:
+    """One line for each of `Answer.as_dict`; with its ``text`` where that is public, and was added.
+
+    K-ary response says how often a decision is ``kept``, which is not how sure a model is.
+    """
     for number, answer in enumerate(answers, start=1):
         sure = max(answer["probabilities"].values())
         flags = {
@@ -105,10 +112,12 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
         if answer["spent"] is not None:  # only in a pure ledger is the sum an epsilon
             spent = f"spent {brief(shown_up(answer['spent']))}"
         given = {**answer, "resent": answer["resent"] and not answer["stored"]}
-        notes = ", ".join(note for flag, note in flags.items() if given[flag])
+        notes = [note for flag, note in flags.items() if given[flag]]
+        if kept is not None:
+            notes.insert(0, f"kept by the noise in {percent_down(kept)}")
+        shown = (f" {sure:.3f}" if kept is None else "") + (f" ({'; '.join(notes)})" if notes else "")
         typer.echo(
-            f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
-            f"charge {brief(shown_up(answer['charge']))}, {spent}, "
+            f"{number}. {answer['label']}{shown}; charge {brief(shown_up(answer['charge']))}, {spent}, "
             f"remaining {brief(shown_down(answer['remaining']))}"
             f"{'; ' + answer['text'] if 'text' in answer else ''}"
         )

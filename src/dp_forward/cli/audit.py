@@ -171,7 +171,7 @@ def print_findings(title: str, rows: Sequence[Mapping[str, Any]], first: str) ->
         "measured": lambda row: row["what"],
         "claimed": lambda row: output.number(row["claimed"], 4),
         "found": lambda row: output.number(row["measured"], 4),
-        "z": lambda row: "" if row["z"] is None else f"{row['z']:+.1f}",
+        "z": lambda row: "" if row["z"] is None else f"{row['z']:.1f}",
         "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
     }
     output.print_rows(title, rows, columns)

@@ -19,6 +19,7 @@ from dp_forward.cli.audit import print_findings
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger
+from dp_forward.privacy.response import keep_probability
 from dp_forward.privacy.rounding import brief, percent_up, shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.storage.json_files import read_json, write_json
@@ -161,7 +162,7 @@ def _print(result: dict[str, Any]) -> None:
         f"The same releases, mixed: {result['central_statement']}\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
-    print_answers(result["answers"])
+    print_answers(result["answers"], keep_probability(result["epsilon"], 2))
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")
 
 

@@ -13,8 +13,9 @@ from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_as
 from dp_forward.errors import InvalidInput, Unproved, refuse_if
 from dp_forward.privacy import Budget, Deployment, Guarantee, KaryResponse, Mechanism, NoiseSpec, Notion
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
-from dp_forward.privacy.rounding import brief, percent_up, shown_up
+from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.privacy.shuffling import CentralBound
+from dp_forward.privacy.solve import last_safe
 from dp_forward.storage.json_files import read_json
 
 _CANDIDATES: Final = (2, 100, 10_000)  # one of how many: the questions whose best guess is told
@@ -27,6 +28,9 @@ _GOOD_FOR: Final = (
     "doubt among ten thousand",
     "little: add noise",
 )
+_BestGuess = Annotated[
+    float | None, Option(help="In place of --epsilon: how often a guess between two texts may be right.")
+]
 
 
 def explain(
@@ -39,6 +43,7 @@ def explain(
     columns: options.Columns = None,
     labels: options.LabelCount = None,
     shuffle: options.Shuffle = None,
+    best_guess: _BestGuess = None,
     run: Annotated[Path | None, Option(help="A run, for its noise, and its accuracy by epsilon.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -52,19 +57,20 @@ def explain(
     build: Callable[[float], Mechanism]
     if measured is not None:
         refuse_if(mechanism is not None, "mechanism", "be left out with --run", mechanism, "It has its own.")
-        build, epsilon = measured.build, epsilon or measured.noise.epsilon
-    elif mechanism is None or epsilon is None:
+        build = measured.build
+        epsilon = measured.noise.epsilon if epsilon is None and best_guess is None else epsilon
+    elif mechanism is None or (epsilon is None and best_guess is None):
         raise InvalidInput("mechanism and epsilon", "be given without --run", "less", "Try -m privunit -e 4.")
     else:
         request = MechanismRequest(mechanism, unit, norm, rows=rows, columns=columns, labels=labels)
         at_delta = delta_of(delta, mechanism)
         build = lambda e: request.for_budget(Budget(e, at_delta))  # noqa: E731
-    made = build(epsilon)
+    if best_guess is not None:
+        refuse_if(epsilon is not None, "best-guess", "go without --epsilon", "both", "It gives the epsilon.")
+    made = build(epsilon := _epsilon_for(best_guess, build) if epsilon is None else epsilon)
     if not made.guaranteed:
-        raise Unproved(
-            f"`mechanism` must carry a guarantee to be explained; {made.name} at epsilon "
-            f"{epsilon} has none. Use gaussian."
-        )
+        what = f"{made.name} at epsilon {epsilon}"
+        raise Unproved(f"`mechanism` must carry a guarantee to be explained; {what} has none. Use gaussian.")
     deployment = Deployment(made, shuffled=shuffle)
     guarantee = deployment.guarantee(delta=0.0 if made.shown_delta == 0 else delta or made.shown_delta)
     with output.working("accounting ..."):
@@ -76,7 +82,7 @@ def explain(
         "in_context": [_context(guarantee, shuffled, among) for among in _CANDIDATES],
         "shuffled": None if shuffled is None else dataclasses.asdict(shuffled),
         "attack": None if attack is None else dataclasses.asdict(attack),
-        "epsilons": _choices(build, measured),
+        "epsilons": _choices(build, measured, () if best_guess is None else (epsilon,)),
         "accuracy_from": None if measured is None else measured.how,
         "repeated": [
             {"releases": m.releases, "epsilon": m.epsilon(guarantee.delta), "guess_rate": m.guess_rate()}
@@ -147,10 +153,20 @@ def _context(guarantee: Guarantee, shuffled: CentralBound | None, among: int) ->
     return {**rates, "posterior": posterior, "after_shuffled": mixed}
 
 
-def _choices(build: Callable[[float], Mechanism], measured: RunAccuracy | None) -> list[dict[str, Any]]:
+def _epsilon_for(best_guess: float | None, build: Callable[[float], Mechanism]) -> float:
+    """The largest epsilon, to four digits, at which no guess between two texts is right more often."""
+    if best_guess is None or not 0.501 <= best_guess < 1:
+        raise InvalidInput("best-guess", "lie in [0.501, 1)", best_guess, "A coin has 0.5; try 0.9.")
+    found = last_safe(lambda e: best_guess - build(e).guess_rate(), safe=1e-4, unsafe=64.0, tolerance=1e-6)
+    return float(shown_down(found, 4))
+
+
+def _choices(
+    build: Callable[[float], Mechanism], measured: RunAccuracy | None, more: tuple[float, ...]
+) -> list[dict[str, Any]]:
     """Each epsilon with its best guesses, the accuracy of the run and what it is good for."""
     found = []
-    for epsilon in _EPSILONS:
+    for epsilon in sorted({*_EPSILONS, *more}):
         two, hundred, many = map(build(epsilon).guess_rate, _CANDIDATES)
         met = (two <= 0.65, two <= 0.9, hundred <= 0.5, many <= 0.5, True)
         good_for = _GOOD_FOR[met.index(True)]
@@ -158,6 +174,11 @@ def _choices(build: Callable[[float], Mechanism], measured: RunAccuracy | None) 
         accuracy = None if measured is None else measured.at(epsilon)
         found.append({"epsilon": epsilon, **rates, "accuracy": accuracy, "good_for": good_for})
     return found
+
+
+def _percent(rate: float) -> str:
+    """No noise is told apart for sure: what would round to 100 % is below it."""
+    return "> 99.99 %" if rate > 0.9999 else percent_up(rate)
 
 
 def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound | None) -> None:
@@ -180,9 +201,9 @@ def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound 
     typer.echo("\n".join(lines))
     columns: dict[str, Callable[[Any], str]] = {
         "epsilon": lambda row: brief(shown_up(row["epsilon"], 4)),
-        "best guess of 2": lambda row: percent_up(row["guess_rate"]),
+        "best guess of 2": lambda row: _percent(row["guess_rate"]),
     }
-    more: dict[str, Callable[[Any], str]] = {"of 100": lambda row: percent_up(row["guess_rate_of_100"])}
+    more: dict[str, Callable[[Any], str]] = {"of 100": lambda row: _percent(row["guess_rate_of_100"])}
     if any(row["accuracy"] is not None for row in result["epsilons"]):
         more["accuracy"] = lambda row: "" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
     more["good for"] = lambda row: row["good_for"]

@@ -43,7 +43,7 @@ def finetune(
     without texts, on what users released. Where they folded the label in (dpf split --fold), a decision is
     fitted in seconds, and both halves are written.
 
-    Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 200 --out run
+    Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 2000 --out run
     """
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune as run_plan

@@ -55,7 +55,9 @@ def verify(file: File, json: options.Json = False) -> None:
 @app.command()
 def create(
     file: File,
-    epsilon: Annotated[float | None, Option("--epsilon", "-e", help="Cap of all releases together.")] = None,
+    epsilon: Annotated[
+        float | None, Option("--epsilon", "-e", help="Cap of all releases; not needed with --per-day.")
+    ] = None,
     delta: Annotated[float, Option("--delta", "-d", help="Above 0 for Gaussian releases, 0 for pure.")] = 0.0,
     pure_share: Annotated[float | None, Option(help="With --delta: how much is for pure ones.")] = None,
     per_day: Annotated[float | None, Option(help="A second cap, for every day (UTC).")] = None,

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.rounding import percent_down
 
 
 def route(
@@ -51,7 +52,7 @@ def route(
     result |= {"keep": response.keep, "guess_rate": response.guess_rate()}
     result |= {"digest_front": digests["front"], "digest_back": digests["back"], "out": str(out)}
     said = [
-        f"The entry that the front picks is answered in {100 * response.keep:.1f} % of cases, and in the "
+        f"The entry that the front picks is answered in {percent_down(response.keep)} of cases, and in the "
         "others one of the rest, all alike.",
         f"Each question: {response.promise()}. Its release says at most {bits} bits.",
         f"Users get {out / 'front'}; serve {out / 'back'}; ask with dpf ask {out / 'front'} QUESTION.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 
 _FrontDigest = Annotated[str | None, Option(help="Digest of the front of this back [as split.json says].")]
-_AlsoEpsilon = Annotated[list[float] | None, Option(help="Answer a smaller epsilon too [half and quarter].")]
+_Also = Annotated[list[float] | None, Option(help="Answer smaller epsilons too; repeatable [half, quarter].")]
 _CollectLabels = Annotated[str | None, Option(help="Labels of records: public, none, randomized [public].")]
 _ShufflerToken = Annotated[Path | None, Option(help="Accept batches of a shuffler with this file's token.")]
 _How = tuple[str | None, float | None, str | None]  # what --collect-labels and --label-epsilon, -prior say
@@ -63,7 +63,7 @@ def serve(
     allow_origin: options.AllowOrigin = None,
     log: options.Log = "text",
     front_digest: _FrontDigest = None,
-    also_epsilon: _AlsoEpsilon = None,
+    also_epsilon: _Also = None,
     max_batch: Annotated[int, Option(help="Most requests answered at once.")] = 32,
     device: options.Device = None,
     collect: Annotated[

@@ -99,6 +99,7 @@ class CorpusSpec:
             first = last
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {
             "front": self.release.front,
             "release": self.release.as_dict(),

@@ -85,6 +85,7 @@ class ShuffledBatch:
         return self.records if self.by_label is None else min(filter(None, self.by_label))
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {"records": self.records, "by_label": None if self.by_label is None else list(self.by_label)}
 
     @classmethod

@@ -18,6 +18,7 @@ Guarantees:
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.mechanism import Mechanism
-from dp_forward.privacy.rounding import nudge_up
+from dp_forward.privacy.rounding import decimal_up
 from dp_forward.privacy.solve import last_safe
 
 _MOST_COPIES = 4096
@@ -53,8 +54,8 @@ class ThreeLevelLoss:
 
     @property
     def total(self) -> float:
-        """The pure epsilon of all copies."""
-        return self.epsilon if self.copies == 1 else nudge_up(self.copies * self.epsilon)
+        """The pure epsilon of all copies; as in `Charge.pure`, a float stands for its shortest decimal."""
+        return decimal_up(self.copies * Fraction(repr(self.epsilon)))
 
     def atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The total loss and its probabilities, the losses in steps of epsilon."""

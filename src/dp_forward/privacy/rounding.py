@@ -9,7 +9,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
 
-__all__ = ["brief", "nudge_up", "percent_up", "shown_down", "shown_up"]
+__all__ = ["brief", "nudge_up", "percent_down", "percent_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 
@@ -46,6 +46,11 @@ def brief(shown: str) -> str:
 def percent_up(rate: float) -> str:
     """A rate as a percentage, rounded up: '79.8 %', '99.97 %'."""
     return f"{brief(shown_up(min(rate * 100, 100.0), 3 if rate < 0.999 else 4))} %"
+
+
+def percent_down(rate: float) -> str:
+    """A rate as a percentage, rounded down, for what may be expected: '98.2 %', '99.96 %'."""
+    return f"{brief(shown_down(rate * 100, 3 if rate < 0.999 else 4))} %"
 
 
 def decimal_up(exact: Fraction) -> float:

@@ -7,6 +7,8 @@ package ends at a point where the promise *was evaluated and found to hold*.
 import math
 from collections.abc import Callable
 
+__all__ = ["last_safe"]
+
 _MOST_STEPS = 300
 
 

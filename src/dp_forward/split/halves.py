@@ -111,6 +111,7 @@ class Front(_Half):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> Tensor:
+        """The matrices at the cut [texts, rows, width]."""
         texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         given = {**texts, "pixel_values": pixel_values}
         inputs: dict[str, Any] = {key: given[key] for key in self._family.inputs if given[key] is not None}
@@ -180,6 +181,7 @@ class Back(_Half):
         self._bare = head_of(whole) == "bare"
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
+        """What the whole model would return for these matrices."""
         rows = "1" if self.cut.place == "output" else "rows"
         wrong_rows = hidden.ndim == 3 and rows == "1" and hidden.shape[1] != 1
         if hidden.ndim != 3 or hidden.shape[-1] != self.width or wrong_rows:

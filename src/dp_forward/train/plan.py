@@ -74,7 +74,7 @@ class Plan(TaskSettings):
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [by rule].", "advanced")
     training_epsilon: float | None = setting(None, "While the front trains, if not that of the release.")
     training_threshold_share: float | None = setting(None, "As threshold_share, while the front trains.")
-    rows: int | None = setting(None, "n, the tokens read of every text [by rule].", "advanced", COUNT)
+    rows: int | None = setting(None, "n, the tokens read of every text [64 at output].", "advanced", COUNT)
     width: int | None = setting(None, "d', columns that cross; 0: all [by rule].", "advanced", COUNT_OR_ZERO)
     label_privacy: str | None = setting(
         None,

@@ -19,6 +19,7 @@ import pytest
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Cap, Charge, Ledger
 from dp_forward.privacy import Budget
+from dp_forward.privacy.rounding import percent_down
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.webui.ui_app import HEADERS, MOST_BYTES, run_ui
 from dp_forward.service.webui.ui_service import _budget, _picture
@@ -106,6 +107,7 @@ def test_an_answer_comes_with_its_charge_and_its_promise_in_context(page: Page) 
     assert found["label"] in ("bad", "good")
     assert sum(found["probabilities"].values()) == pytest.approx(1)
     assert (found["charge"], found["resent"], found["truncated"]) == (2.0, False, False)
+    assert found["kept"] == "", "the number is the model's"
     assert found["budget"]["remaining"] == 18.0
     assert page.client.summary().spent == 2.0
     # e^2 / (1 + e^2) = 0.88079..., rounded up
@@ -198,8 +200,9 @@ def test_a_run_of_four_labels_says_what_to_expect(
         wanted = 0.8 * keep + 0.2 * (1 - keep) / 3
         assert state["epsilons"][0]["accuracy"] == f"Expect {100 * wanted:.0f} % of answers to be right."
         assert state["curves"]["accuracy"][7] == pytest.approx(wanted)
-        found = page.ask(TEXT).json()
+        found, keep8 = page.ask(TEXT).json(), math.exp(8) / (math.exp(8) + 3)
         assert set(found["probabilities"]) == set(page_cases.FOUR)
+        assert found["kept"].startswith(f"The noise keeps the decision in {percent_down(keep8)} of cases")
         assert found["picture"]["words"] == "1 x 4 integers from 0 to 1"
 
 

@@ -199,6 +199,7 @@ def test_four_labels_one_row_and_the_game(tab: Tab, output_page: Page) -> None:
     assert tab.text("#more") == tab.text("#reading") == ""
     assert tab.text("#sent-words") == "1 x 4 integers from 0 to 1."
     assert "of answers to be right" in tab.text("#accuracy")
+    assert "keeps the decision in 99.8 % of cases" in tab.text("#kept")
     assert tab.value("document.querySelectorAll('#curves polyline').length") == 3
     spent = output_page.client.summary().spent
     fill(tab, "#first-text", TEXT)

@@ -206,6 +206,7 @@ class NearestTokens:
 
     @property
     def size(self) -> int:
+        """How many tokens there are to choose from."""
         return len(self._ids)
 
     @property

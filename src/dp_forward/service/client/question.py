@@ -34,9 +34,10 @@ class Answer:
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
-    sent. ``truncated`` says that the text was longer than the front reads. ``reply`` is what the provider
-    says to this label, where it serves a route. ``charged`` and ``spent`` are those of the ledger's
-    `Summary`, ``remaining`` its `Summary.usable`.
+    sent. ``probabilities`` are the provider's; of K-ary response they say how often the noise keeps a
+    decision, and not how sure the model is. ``truncated`` says that the text was longer than the front
+    reads. ``reply`` is what the provider says to this label, where it serves a route. ``charged`` and
+    ``spent`` are those of the ledger's `Summary`, ``remaining`` its `Summary.usable`.
     """
 
     label: str

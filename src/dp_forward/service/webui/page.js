@@ -194,6 +194,7 @@ function showAnswer(text, answer) {
   byId("label").textContent = answer.label;
   byId("reply").hidden = !answer.reply;
   byId("reply").textContent = answer.reply ?? "";
+  byId("kept").textContent = answer.kept;
   showLabels(answer.probabilities, false);
   byId("charge").textContent = answer.charge === 0 ? "0" : `epsilon ${answer.shown_charge}`;
   byId("promise").textContent = answer.promise;

@@ -19,7 +19,7 @@ from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import State, Summary
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Deployment, KaryResponse, Notion, PrivUnit
-from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
+from dp_forward.privacy.rounding import brief, percent_down, percent_up, shown_down, shown_up
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.question import Preview, Text
 from dp_forward.service.server.request_limits import Refused
@@ -27,6 +27,7 @@ from dp_forward.service.server.request_limits import Refused
 __all__ = ["UiService"]
 
 _NO_TORCH: Final = "It is computed with torch, which is not installed here: pip install 'dp-forward[train]'."
+_KEPT: Final = "The noise keeps the decision in {} of cases. No bar says how sure the model is."
 _CANDIDATES: Final = (2, 100, 10_000)
 _POINTS: Final = 32  # of the curves
 _MOST_CELLS: Final = 1 << 15  # of a picture; more rows are left out
@@ -162,13 +163,15 @@ class UiService:
 
     def _make_offer(self, epsilon: float) -> dict[str, Any]:
         """What a release at this epsilon promises, and what to expect of its answer."""
-        promised = Deployment(self._client.policy.with_epsilon(epsilon).terms().mechanism).guarantee()
-        accuracy = self._accuracy(epsilon)
+        mechanism = self._client.policy.with_epsilon(epsilon).terms().mechanism
+        promised, accuracy = Deployment(mechanism).guarantee(), self._accuracy(epsilon)
+        kept = mechanism.keep if isinstance(mechanism, KaryResponse) else None
         return {
             "epsilon": epsilon,
             "about": (promised.notion or Notion.DISTANCE).neighbours,
             "context": [promised.in_context(among) for among in _CANDIDATES],
             "promise": promised.promise,
+            "kept": "" if kept is None else _KEPT.format(percent_down(kept)),
             "accuracy": "" if accuracy is None else f"Expect {100 * accuracy:.0f} % of answers to be right.",
         }
 
