@@ -24,6 +24,7 @@ class Results:
             "smoke": smoke,
             "complete": False,
             **provenance(libraries),
+            "load_before": os.getloadavg()[0],
             "goals": {},
         }
 

@@ -9,10 +9,15 @@ then the store is read:
 * shuffler: records are taken, mixed and passed on to a collection, by one process over SQLite and by two over
   Postgres;
 * server: ids are looked up, answered and remembered, by three processes. Each computes an answer of its own,
-  so two answers to one id would be seen.
+  so two answers to one id would be seen;
+* quota: bodies are counted for users with a cap by three processes, some are given back, many are retried.
+  What was used is what was counted, each once, and never above the cap;
+* client: two processes with one ledger (a file, whatever the store) ask a server that remembers in the store,
+  over a network that fails. In the end every text is asked once more: it has one charge and one draw, whose
+  charges add up to what was spent.
 
 Without --url, Postgres runs in a temporary folder (tests/postgres_server.py). The exit code is 1 where
-something was lost, doubled or torn.
+something was lost, doubled, torn, not counted or above a cap.
 """
 
 from __future__ import annotations
@@ -24,16 +29,16 @@ import json
 import os
 import random
 import secrets
-import signal
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+from benchmarks.charge_kills import kill_client, kill_quota
+from benchmarks.killed_children import DAY, Say, kill_children
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.client.transport import Call, Reply
@@ -45,10 +50,8 @@ from dp_forward.service.shuffler.shuffler_app import send_batch
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 from dp_forward.storage.stores import is_url
 
-BODY, LEAST, DAY, MARK = 3, 9, 86_400, 33
-"""Records of a body, fewest of a batch, seconds of memory, and bytes of what a child says."""
-Say = Callable[[bytes, bytes, bytes], None]
-"""Kind (b: begun, a: acknowledged), id and answer."""
+BODY, LEAST = 3, 9
+"""Records of a body, and the fewest of a batch."""
 
 
 @cache
@@ -157,78 +160,6 @@ def answer_carelessly(place: str, say: Say) -> None:
     answer(place, say, careless=True)
 
 
-@contextlib.contextmanager
-def children(work: Callable[[str, Say], None], place: str, number: int) -> Iterator[Callable[[], None]]:
-    """Children at work; calling it kills one of them, at random, and starts another."""
-    running: list[int] = []
-
-    def start() -> None:
-        if child := os.fork():
-            running.append(child)
-            return
-        random.seed()
-        try:
-            work(place, lambda kind, request, found: os.write(writing, kind + request + found) and None)
-        except BaseException as error:
-            os.write(2, f"{work.__name__}: {type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(1)
-
-    def kill() -> None:
-        child = running.pop(random.randrange(len(running)))
-        os.kill(child, signal.SIGKILL)
-        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert ended == -signal.SIGKILL, f"a child ended by itself, with {ended}"
-
-    def replace_one() -> None:
-        kill()
-        start()
-
-    reading, writing = os.pipe()
-    said.clear()
-    reader = threading.Thread(target=_listen, args=(reading,))
-    try:
-        for _ in range(number):
-            start()
-        reader.start()
-        yield replace_one
-    finally:
-        while running:
-            kill()
-        os.close(writing)
-        reader.join()
-        os.close(reading)
-
-
-said: list[bytes] = []
-"""What the children have said."""
-
-
-def _listen(reading: int) -> None:
-    rest = b""
-    while data := os.read(reading, 1 << 16):
-        rest += data
-        while len(rest) >= MARK:
-            said.append(rest[:MARK])
-            rest = rest[MARK:]
-
-
-def kill_children(
-    work: Callable[[str, Say], None], place: str, *, kills: int, number: int, longest: float = 0.06
-) -> dict[str, Any]:
-    """Kill so many; ids by what was said of them, and which answers each had."""
-    with children(work, place, number) as replace_one:
-        for _ in range(kills):
-            time.sleep(random.uniform(0.004, longest))
-            replace_one()
-    begun = {one[1:17] for one in said if one[:1] == b"b"}
-    acknowledged = {one[1:17] for one in said if one[:1] == b"a"}
-    answers = defaultdict(set)
-    for one in said:
-        answers[one[1:17]].add(one[17:])
-    return {"begun": begun, "acknowledged": acknowledged, "answers": answers}
-
-
 def outcome(party: str, found: dict[str, Any], there: Counter[bytes], **more: int) -> dict[str, Any]:
     """What became of the bodies; ``there`` counts how often each record is stored, by its id."""
     bodies = Counter(request[:15] for request in there)
@@ -285,7 +216,7 @@ def kill_server(place: str, kills: int, *, careless: bool = False) -> dict[str, 
         stored = {request: memory.read(request, request) for request in found["answers"]}
     return {
         "party": "server",
-        "acknowledged": len(said),
+        "acknowledged": found["said"].total(),
         "ids": len(stored),
         "lost": sum(1 for kept in stored.values() if kept is None),
         "twice": sum(1 for given in found["answers"].values() if len(given) > 1),
@@ -294,9 +225,9 @@ def kill_server(place: str, kills: int, *, careless: bool = False) -> dict[str, 
 
 
 def run(place: Callable[[], str], kills: int) -> list[dict[str, Any]]:
-    """A third of the kills for each party, each over a store of its own."""
-    parties = (kill_collector, kill_shuffler, kill_server)
-    shares = [kills // 3 + (number < kills % 3) for number in range(3)]
+    """An equal share of the kills for each party, each over a store of its own."""
+    parties = (kill_collector, kill_shuffler, kill_server, kill_quota, kill_client)
+    shares = [kills // len(parties) + (number < kills % len(parties)) for number in range(len(parties))]
     found = []
     for party, share in zip(parties, shares, strict=True):
         began = time.monotonic()
@@ -306,8 +237,9 @@ def run(place: Callable[[], str], kills: int) -> list[dict[str, Any]]:
 
 
 def wrong(rows: list[dict[str, Any]]) -> int:
-    """How much was lost, doubled, torn or left open."""
-    return sum(row.get(name, 0) for row in rows for name in ("lost", "twice", "torn", "unsealed"))
+    """How much was lost, doubled, torn, left open, not counted or above a cap."""
+    names = ("lost", "twice", "torn", "unsealed", "uncounted", "above")
+    return sum(row.get(name, 0) for row in rows for name in names)
 
 
 @contextlib.contextmanager

@@ -161,7 +161,7 @@ def measure_kills(
 
 def measure_forks(folder: Path, place: str, *, kills: int, records: int, careless: bool) -> dict[str, Any]:
     """Kill forked actors, draw what is left, and count what was told of the pieces, and what is stored."""
-    from benchmarks.kills import Say, children, said
+    from benchmarks.killed_children import Say, children, said
     from dp_forward.corpus.corpus_spec import CorpusSpec
     from dp_forward.corpus.draw_store import DrawStore
     from dp_forward.data import EncodedTexts

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.board import markdown
+from benchmarks.light_client import MOST_MB, MOST_SECONDS
 from benchmarks.report import ROOT
 from benchmarks.service import WAYS
 from dp_forward.privacy.rounding import shown_up
@@ -96,7 +97,60 @@ def service(record: Record) -> str:
         )
     if "fuzz" in record:
         found.append(f"{record['fuzz']['frames']:,} hostile frames.")
-    return "\n".join(lines) + "\n\n" + "\n".join(found)
+    return "\n".join([*lines, "", *found, made(record)])
+
+
+def load(record: Record) -> str:
+    """Answers by number of connections."""
+    lines = [
+        "| connections | answers per second | of the peak | of the bare back | slowest health check |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["connections"]:
+        lines.append(
+            f"| {row['connections']} {row['clients']} | {row['answers_per_s']:.0f} | {row['of_peak']:.2f} "
+            f"| {row['of_bare_back']:.2f} | {row['health_slowest_ms']:.0f} ms |"
+        )
+    return "\n".join([*lines, "", made(record)])
+
+
+def workers(record: Record) -> str:
+    """Answers by number of workers."""
+    lines = [
+        "| workers | answers per second | of the bare back | of it in CPU time | the busiest one's work |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["medians"]:
+        lines.append(
+            f"| {row['workers']} | {row['answers_per_s']:.0f} | {row['ratio']:.2f} | {row['cpu_ratio']:.2f} "
+            f"| {row['busiest_share']:.0%} |"
+        )
+    return "\n".join([*lines, "", made(record)])
+
+
+def light_client(record: Record) -> str:
+    """Size and start of the client without torch, both in the same state."""
+    lines = [
+        "| installed by | MB | first start | later start, new text | below 300 MB and 1 s |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["states"]:
+        both = "yes" if row["mb"] < MOST_MB and row["new"] < MOST_SECONDS else "no"
+        seconds = f"{row['first']:.2f} s | {row['new']:.2f} s"
+        lines.append(f"| {row['state']} | {row['mb']:.0f} | {seconds} | {both} |")
+    before = (
+        f"Without any byte code, before its first start, --no-compile has {record['installed_mb']:.0f} MB."
+    )
+    torch = f"The client with torch takes {record['torch']['new']:.2f} s for a new text."
+    return "\n".join([*lines, "", before, torch, made(record)])
+
+
+def made(record: Record) -> str:
+    """Which code and which machine a result is of."""
+    versions = ", ".join(f"{name} {found}" for name, found in record["versions"].items() if found)
+    load = f", load {record['load_before']:.1f} before it began" if "load_before" in record else ""
+    cores = f"{record['cores']} cores ({record['machine']}){load}"
+    return f"Commit {(record['commit'] or 'unknown')[:7]} on {cores}; Python {record['python']}, {versions}."
 
 
 _RIVALS = {
@@ -217,6 +271,9 @@ PLACES: list[tuple[str, str, str, Callable[[Record], str]]] = [
     ("docs/released-noise.md", "attacks", "results/released-noise.json", attacks),
     ("docs/released-noise.md", "noise", "results/released-noise.json", noise),
     ("docs/benchmarks.md", "bench", "results/bench.json", markdown),
+    ("docs/benchmarks.md", "load", "results/overload.json", load),
+    ("docs/benchmarks.md", "workers", "results/workers.json", workers),
+    ("docs/benchmarks.md", "light client", "results/light-client.json", light_client),
     ("docs/comparison.md", "rivals", "results/rivals.json", rivals),
     ("docs/comparison.md", "rival curve", "results/rivals.json", rival_curve),
     ("benchmarks/README.md", "service", "results/service.json", service),

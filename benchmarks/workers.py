@@ -1,6 +1,6 @@
 """Throughput of `dpf serve` with one worker and with two, against the bare back, in one run.
 
-python -m benchmarks.workers [--run RUN] [--seconds 6] [--turns 3] [--workers 1 2] [--json OUT]
+python -m benchmarks.workers [--run RUN] [--seconds 6] [--turns 3] [--workers 1 2] [--json OUT] [--smoke]
 
 Users have tokens of their own; with --per-day their quotas are counted too. In every turn the bare back (one
 thread, batches of 16) is measured beside each number of workers, and a ratio is taken within the turn. The
@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.goals import Results, arguments, say
 from benchmarks.load import FRAME_TYPE, Ask, Line, NoAnswer, closed_loop, frames_for, request
 from benchmarks.service import Bare, make_run
 from dp_forward.cli.serve import front_digest_beside
@@ -121,35 +121,37 @@ def measure(run: Path, folder: Path, given: argparse.Namespace) -> list[dict[str
             rate, cpu = bare.per_second(Counter({BATCH: 1}), seconds=given.seconds / 2)
             ratios = {"ratio": found["answers_per_s"] / rate, "cpu_ratio": cpu / found["cpu_s_per_answer"]}
             rows.append({"turn": turn, "workers": workers, "bare_per_s": rate, **ratios, **found})
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            say(json.dumps(rows[-1]))
     return rows
 
 
-def main() -> None:
-    """Print the medians by number of workers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--turns", type=int, default=3)
+def main() -> int:
+    """Measure; the medians by number of workers."""
+    parser = arguments(__doc__ or "", "workers")
+    parser.add_argument("--run", type=Path, help="a RUN of dpf finetune [one is made]")
+    parser.add_argument("--seconds", type=float, help="length of each row [6, with --smoke 1]")
+    parser.add_argument("--turns", type=int, help="[3, with --smoke 1]")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--per-day", type=int)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    given.seconds = given.seconds or (1.0 if given.smoke else 6.0)
+    given.turns = given.turns or (1 if given.smoke else 3)
     torch.set_num_threads(1)
+    libraries = ("torch", "transformers", "starlette", "uvicorn")
+    command = "python -m benchmarks.workers"
+    results = Results(given.json, command=command, libraries=libraries, smoke=given.smoke)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(given.run or make_run(Path(folder) / "run"), Path(folder), given)
-    head = f"{'workers':>8} {'answers/s':>10} {'bare/s':>8} {'ratio':>6} {'cpu_ratio':>9}"
-    print(f"{head} {'p50 ms':>7} {'p99 ms':>7}")
+    names = ("answers_per_s", "bare_per_s", "ratio", "cpu_ratio", "p50_ms", "p99_ms")
     for workers in given.workers:
         own = [row for row in rows if row["workers"] == workers]
-        names = ("answers_per_s", "bare_per_s", "ratio", "cpu_ratio", "p50_ms", "p99_ms")
-        found = [statistics.median(row[name] for row in own) for name in names]
-        print(f"{workers:>8} {found[0]:>10.1f} {found[1]:>8.1f} {found[2]:>6.3f} {found[3]:>9.3f} ", end="")
-        print(f"{found[4]:>7.1f} {found[5]:>7.1f}")
-    if given.json:
-        note = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg(), "time": time.time()}
-        given.json.write_text(json.dumps({**note, "clients": CLIENTS, "rows": rows}, indent=1) + "\n")
+        middle = {name: statistics.median(row[name] for row in own) for name in names}
+        busiest = max(max(row["cpu_s_of_workers"]) / sum(row["cpu_s_of_workers"]) for row in own)
+        results.add("medians", {"workers": workers, **middle, "busiest_share": busiest})
+    results.put("setup", {"clients": CLIENTS, "per_day": given.per_day, "seconds": given.seconds})
+    results.put("rows", rows)
+    return results.close(judge=not given.no_goals)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,6 +6,8 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,15 @@ def test_an_image_is_pinned_unprivileged_and_holds_no_secret(dockerfile: Path) -
     assert "--constraint constraints.txt" in install
     copied = {name for word, rest in steps if word == "COPY" for name in rest.split()[:-1]} - {"--from=build"}
     assert all((ROOT / name).exists() for name in copied if not name.startswith("/"))
+
+
+@pytest.mark.slow
+def test_the_image_of_the_client_compiles_modules_that_exist_and_load_no_torch() -> None:
+    steps = [rest for word, rest in instructions(DEPLOY / "Dockerfile.client") if word == "RUN"]
+    assert "pip install --no-compile " in steps[1]
+    (names,) = re.findall(r"python -c 'import ([\w., ]+)'$", steps[2])
+    code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_extra_that_is_installed_exists() -> None:

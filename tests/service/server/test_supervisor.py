@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import sqlite3
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,17 +37,16 @@ CAP = 100_000
 class Provider:
     """A run that can be changed, a store with one user, and `dpf serve` on both."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.audit = folder, folder / "audit"
+    def __init__(self, folder: Path, store: str | None = None, *, per_day: int = CAP) -> None:
+        self.folder, self.audit, self.store = folder, folder / "audit", store or str(folder / "store")
         for seed, name in enumerate(("first", "second")):
             tiny_user.write_user(folder / name, noise=NoiseSpec(epsilon=8.0), seed=seed)
         self.digest = json.loads((folder / "first" / "split.json").read_text())["digest_front"]
         self.manifest = Manifest.of(load_provider_side(folder / "first" / "back"), self.digest)
         self.serve_from("first")
         self.fixed = self.frame(0)
-        store = UserStore(folder / "store")
-        self.token = store.add("alice", per_day=CAP)
-        store.close()
+        with contextlib.closing(UserStore(self.store)) as users:
+            self.token = users.add("alice", per_day=per_day)
 
     def serve_from(self, name: str) -> None:
         link = self.folder / "link"
@@ -56,7 +56,7 @@ class Provider:
     @contextlib.contextmanager
     def serve(self, *more: str) -> Iterator[Verb]:
         words = ["serve", str(self.folder / "back"), "--front-digest", self.digest, "--port", "0"]
-        words += ["--store", str(self.folder / "store"), "--audit-log", str(self.audit)]
+        words += ["--store", self.store, "--audit-log", str(self.audit)]
         self.server = Verb(*words, *more, log=self.folder / "log")
         try:
             self.address = self.server.first_line()["address"]
@@ -83,10 +83,8 @@ class Provider:
         return [json.loads(line)["event"] for line in self.audit.read_text().splitlines()]
 
     def used(self) -> int:
-        store = UserStore(self.folder / "store")
-        found = store.list_users()[0]["used"]
-        store.close()
-        return int(found)
+        with contextlib.closing(UserStore(self.store)) as users:
+            return int(users.list_users()[0]["used"])
 
     def answer(self) -> dict[str, float]:
         """The answer to a frame of the same integers every time, under a new id."""
@@ -181,6 +179,68 @@ def test_a_reload_reads_the_shared_token_anew(provider: Provider, tmp_path: Path
         wait_until(lambda: "reload" in provider.events())
         wait_until(lambda: status("the-first-shared-word") == 401)
         assert [status("the-second-shared-word"), status(provider.token)] == [200, 200]
+
+
+@pytest.mark.slow
+def test_a_reload_serves_a_new_certificate_and_a_bad_one_changes_nothing(
+    provider: Provider, tmp_path: Path
+) -> None:
+    first, second = ([path.read_bytes() for path in new_certificate(tmp_path / name)] for name in "ab")
+    files = [tmp_path / "cert.pem", tmp_path / "key.pem"]
+
+    def put(*contents: bytes) -> None:
+        for file, data in zip(files, contents, strict=True):
+            file.write_bytes(data)
+
+    def shown() -> bytes:
+        port = int(provider.address.rpartition(":")[2])
+        return ssl.get_server_certificate(("127.0.0.1", port), timeout=20).encode()
+
+    put(*first)
+    with provider.serve("--tls-cert", str(files[0]), "--tls-key", str(files[1])) as server:
+        old = provider.workers()
+        put(*second)
+        assert shown() == first[0], "the control: files alone change nothing"
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: "reload" in provider.events() and not set(old) & set(provider.workers()))
+        assert shown() == second[0]
+        trusting = ssl.create_default_context(cafile=str(files[0]))
+        health = httpx.get(f"{provider.address}/healthz", verify=trusting, trust_env=False)
+        assert health.status_code == 200
+        put(b"nothing", second[1])
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: "reload_failed" in provider.events())
+        assert shown() == second[0]
+    assert "be a certificate and its key" in provider.server.errors
+
+
+def new_certificate(folder: Path) -> tuple[Path, Path]:
+    folder.mkdir()
+    return tiny_user.self_signed(folder)
+
+
+@pytest.mark.slow
+def test_two_workers_share_quotas(place: str, tmp_path: Path) -> None:
+    provider = Provider(tmp_path, place, per_day=3)
+    frames = [provider.frame() for _ in range(4)]
+
+    def statuses(worker: int, *numbers: int) -> list[int]:
+        """What one worker answers to these frames, while the other is stopped."""
+        (other,) = {*provider.workers()} - {worker}
+        os.kill(other, signal.SIGSTOP)
+        try:
+            with provider.client() as client:
+                return [client.post("/v1/answer", content=frames[n]).status_code for n in numbers]
+        finally:
+            os.kill(other, signal.SIGCONT)
+
+    with provider.serve("--workers", "2"):
+        one, other = provider.workers()
+        assert statuses(one, 0, 1) == [200, 200]
+        assert statuses(other, 0, 1) == [200, 200], "a retry is free at the other worker too"
+        assert statuses(other, 2, 3) == [200, 429], "what the first one counted is counted"
+        assert statuses(one, 3, 2) == [429, 200]
+    assert provider.used() == 3
 
 
 @pytest.mark.slow

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sqlite3
 import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from starlette.datastructures import Headers
@@ -26,6 +29,7 @@ from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.request_limits import Refused, refusal
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.users import Charge, Guard, User, Users, UserStore
+from dp_forward.storage.stores import is_url
 from service.collector import collect_cases
 
 SHARED = "a-token-of-enough-letters"
@@ -38,8 +42,8 @@ def _quick_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[UserStore]:
-    made = UserStore(tmp_path / "store")
+def store(place: str) -> Iterator[UserStore]:
+    made = UserStore(place)
     yield made
     made.close()
 
@@ -52,8 +56,8 @@ def bearer(token: str) -> dict[str, str]:
     return {**FRAME, "authorization": f"Bearer {token}"}
 
 
-def served(tmp_path: Path, **settings: Any) -> TestClient:
-    allowed = ServerSettings(store=tmp_path / "store", audit_log=tmp_path / "audit", **settings)
+def served(place: str, **settings: Any) -> TestClient:
+    allowed = ServerSettings(store=place, **settings)
     made = make_app(collect_cases.provider(), front_digest=collect_cases.FRONT, settings=allowed)
     return TestClient(made, client=("127.0.0.1", 1))
 
@@ -70,13 +74,55 @@ def wait_until(true: Any, seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_token_is_shown_once_and_the_store_holds_its_digest_alone(store: UserStore, tmp_path: Path) -> None:
+def spoil(place: str) -> None:
+    """Make a store unusable while it is open."""
+    if is_url(place):
+        with connected(place) as connection:
+            connection.execute("ALTER SCHEMA dpf_users RENAME TO gone")
+    else:
+        file = Path(place, "users.sqlite")
+        file.rename(file.with_name("gone"))
+        file.write_bytes(b"damaged" * 1000)
+
+
+def connected(place: str) -> Any:
+    """A connection to a store without the package; it closes at the end of a block."""
+    if not is_url(place):
+        return closing(sqlite3.connect(Path(place, "users.sqlite")))
+    import psycopg
+
+    return psycopg.connect(place, options="-c search_path=dpf_users")
+
+
+def files_of(place: str) -> list[Path]:
+    """The files of a store: those of its folder, or of its database, as they are on disk."""
+    folder = Path(place)
+    if is_url(place):
+        with connected(place) as connection:
+            connection.execute("CHECKPOINT")
+            number = "SELECT oid FROM pg_database WHERE datname = current_database()"
+            (database,) = connection.execute(number).fetchone()
+        folder = Path(parse_qs(urlsplit(place).query)["host"][0], "data", "base", str(database))
+    return list(folder.iterdir())
+
+
+def test_a_token_is_shown_once_and_the_store_holds_its_digest_alone(store: UserStore, place: str) -> None:
     token = store.add("alice", per_day=5, group="trial")
     assert len(token) == 64
+
+    def holds(data: bytes) -> bool:
+        return any(data in file.read_bytes() for file in files_of(place))
+
+    assert holds(hashlib.sha256(token.encode()).digest())
+    assert not holds(token.encode())
+    assert not holds(bytes.fromhex(token))
+
+
+def test_a_store_in_a_folder_is_for_its_owner(tmp_path: Path) -> None:
+    store = UserStore(tmp_path / "store")
+    store.add("alice")
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files_of(str(tmp_path / "store"))} == {0o600}
     store.close()
-    for file in (tmp_path / "store").iterdir():
-        assert token.encode() not in file.read_bytes()
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-x", "ä", "a" * 65, "a\nb"])
@@ -103,9 +149,9 @@ def test_a_user_is_added_once_listed_rotated_and_revoked(store: UserStore) -> No
             verb("alice")
 
 
-def test_the_guard_says_who_asks_and_a_revoked_token_stops(store: UserStore, tmp_path: Path) -> None:
+def test_the_guard_says_who_asks_and_a_revoked_token_stops(store: UserStore, place: str) -> None:
     alice, bob = store.add("alice"), store.add("bob")
-    users = Users(tmp_path / "store", AuditLog(None))
+    users = Users(place, AuditLog(None))
     guard = Guard(SHARED, users=users)
     assert [guard(asks(token)) for token in (alice, bob, SHARED)] == ["alice", "bob", None]
     store.revoke("alice")
@@ -125,10 +171,10 @@ def test_the_guard_says_who_asks_and_a_revoked_token_stops(store: UserStore, tmp
     asyncio.run(users.close())
 
 
-def test_without_tokens_everybody_asks_and_with_a_store_nobody_else_does(tmp_path: Path) -> None:
+def test_without_tokens_everybody_asks_and_with_a_store_nobody_else_does(place: str) -> None:
     assert Guard(None)(asks("")) is None
     assert Guard(None, users=Users(None, AuditLog(None)))(asks("")) is None
-    users = Users(tmp_path / "store", AuditLog(None))
+    users = Users(place, AuditLog(None))
     for wrong in ("", "nobody", SHARED):
         with pytest.raises(Refused):
             Guard(None, users=users)(asks(wrong))
@@ -136,14 +182,14 @@ def test_without_tokens_everybody_asks_and_with_a_store_nobody_else_does(tmp_pat
 
 
 def test_a_store_that_cannot_be_read_refuses_users_and_not_the_shared_token(
-    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: UserStore, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = store.add("alice")
-    users = Users(tmp_path / "store", AuditLog(None))
+    users = Users(place, AuditLog(None))
     guard = Guard(SHARED, users=users)
     monkeypatch.setattr(users_module, "_STALE_S", 0.1)
     assert guard(asks(token)) == "alice"
-    (tmp_path / "store" / "users.sqlite").rename(tmp_path / "gone")
+    spoil(place)
     time.sleep(0.3)
     with pytest.raises(Refused) as refused:
         guard(asks(token))
@@ -169,7 +215,7 @@ def test_wrong_tokens_are_slowed_by_address_and_a_right_one_never() -> None:
     assert len(guard._wrong) == 4096
 
 
-def test_the_refusal_of_many_wrong_tokens_takes_its_time(tmp_path: Path) -> None:
+def test_the_refusal_of_many_wrong_tokens_takes_its_time() -> None:
     async def send_all(many: int, guard: Guard) -> tuple[float, int]:
         began, sent = time.monotonic(), []
 
@@ -189,9 +235,9 @@ def test_the_refusal_of_many_wrong_tokens_takes_its_time(tmp_path: Path) -> None
     assert asyncio.run(send_all(7, Guard(SHARED)))[0] > 0.7
 
 
-def test_a_quota_counts_new_frames_alone(store: UserStore, tmp_path: Path) -> None:
+def test_a_quota_counts_new_frames_alone(store: UserStore, place: str) -> None:
     alice, bob = store.add("alice", per_day=3, group="trial"), store.add("bob", group="paid")
-    with served(tmp_path) as client:
+    with served(place) as client:
 
         def post(data: bytes, token: str) -> Any:
             return client.post("/v1/answer", content=data, headers=bearer(token))
@@ -215,9 +261,9 @@ def test_a_quota_counts_new_frames_alone(store: UserStore, tmp_path: Path) -> No
     assert [user["used"] for user in store.list_users()] == [3, None], "without a cap nothing is counted"
 
 
-def test_a_request_that_fails_later_gives_its_count_back(store: UserStore, tmp_path: Path) -> None:
+def test_a_request_that_fails_later_gives_its_count_back(store: UserStore, place: str) -> None:
     token = store.add("alice", per_day=1)
-    with served(tmp_path) as client:
+    with served(place) as client:
         handler = client.app.state.handler  # type: ignore[attr-defined]
         compute = handler.batcher._compute
         handler.batcher._compute = lambda batch: [value * float("nan") for value in compute(batch)]
@@ -253,9 +299,9 @@ def test_what_is_given_back_was_claimed_by_nobody_else(store: UserStore) -> None
     assert again.new == (b"5",), "what nobody claims is new"
 
 
-def test_a_user_revoked_while_a_body_is_on_its_way_is_refused(store: UserStore, tmp_path: Path) -> None:
+def test_a_user_revoked_while_a_body_is_on_its_way_is_refused(store: UserStore, place: str) -> None:
     store.add("alice")
-    users = Users(tmp_path / "store", AuditLog(None))
+    users = Users(place, AuditLog(None))
 
     async def ask() -> None:
         async with users.counted("alice", [b"1"]):
@@ -272,10 +318,10 @@ def test_a_user_revoked_while_a_body_is_on_its_way_is_refused(store: UserStore, 
 
 
 def test_training_records_count_as_requests_do_and_a_body_is_taken_whole(
-    store: UserStore, tmp_path: Path
+    store: UserStore, place: str, tmp_path: Path
 ) -> None:
     token = store.add("alice", per_day=3)
-    settings = ServerSettings(store=tmp_path / "store")
+    settings = ServerSettings(store=place)
     collection = Collection.open_or_create(tmp_path / "records", collect_cases.spec())
     with TestClient(make_collector_app(collection, settings=settings)) as client:
 
@@ -292,11 +338,11 @@ def test_training_records_count_as_requests_do_and_a_body_is_taken_whole(
     assert store.list_users()[0]["used"] == 3
 
 
-def test_a_quota_is_exact_for_several_connections_at_once(store: UserStore, tmp_path: Path) -> None:
+def test_a_quota_is_exact_for_several_connections_at_once(store: UserStore, place: str) -> None:
     user, taken = User("alice", "user", 50), []
 
     def charge(number: int) -> None:
-        own = UserStore(tmp_path / "store")
+        own = UserStore(place)
         for n in range(20):
             wanted = [Charge(user, (b"%d.%d" % (number, n),), 1), Charge(user, (b"shared%d" % n,), 1)]
             taken.extend(one for one in own.charge(wanted) if one.taken and one.new)
@@ -314,23 +360,24 @@ def test_a_quota_is_exact_for_several_connections_at_once(store: UserStore, tmp_
     assert [one.taken for one in later] == [True, False], "a new day is a new quota"
 
 
-def test_nothing_in_the_store_links_a_user_to_what_was_counted(store: UserStore, tmp_path: Path) -> None:
+def test_what_was_counted_stands_without_its_user(store: UserStore, place: str) -> None:
     users = [User(name, "user", 9) for name in ("alice", "bob")]
     items = [bytes([n]) * 32 for n in (9, 2, 7, 4)]
     for n, item in enumerate(items):
         store.charge([Charge(users[n % 2], (item,), 1)])
     store.close()
-    connection = sqlite3.connect(tmp_path / "store" / "users.sqlite")
-    columns = [row[1] for row in connection.execute("PRAGMA table_info(counted)")]
-    rows = connection.execute("SELECT item FROM counted").fetchall()
-    connection.close()
+    with connected(place) as connection:
+        found = connection.execute("SELECT * FROM counted")
+        columns, rows = [column[0] for column in found.description], [row[0] for row in found.fetchall()]
     assert columns == ["item", "day", "claims"]
-    assert [row[0] for row in rows] == sorted(items), "the order of arrival is not kept"
+    assert sorted(rows) == sorted(items)
+    if not is_url(place):  # in Postgres rows lie as they came, with the number of their transaction
+        assert rows == sorted(items), "the order of arrival is not kept"
 
 
-def test_the_audit_log_counts_and_names_no_token(store: UserStore, tmp_path: Path) -> None:
+def test_the_audit_log_counts_and_names_no_token(store: UserStore, place: str, tmp_path: Path) -> None:
     token = store.add("alice", per_day=0, group="trial")
-    with served(tmp_path) as client:
+    with served(place, audit_log=tmp_path / "audit") as client:
         for _ in range(3):
             client.get("/v1/manifest", headers=bearer("a-wrong-token-of-some-length"))
         for _ in range(2):
@@ -345,10 +392,10 @@ def test_the_audit_log_counts_and_names_no_token(store: UserStore, tmp_path: Pat
     assert not any(word in text for word in (token, "wrong", "alice"))
 
 
-def test_a_server_whose_store_cannot_be_read_is_not_ready(store: UserStore, tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+def test_a_server_whose_store_cannot_be_read_is_not_ready(store: UserStore, place: str) -> None:
+    with served(place) as client:
         assert client.get("/readyz").json() == {"status": "ok"}
-        (tmp_path / "store" / "users.sqlite").write_bytes(b"damaged" * 1000)
+        spoil(place)
         time.sleep(1.1)  # it is looked at once in a second
         found = client.get("/readyz")
         assert (found.status_code, found.json()) == (503, {"status": "store"})
