@@ -79,10 +79,10 @@ class Provider:
         assert listening.wait(10)
         self.address = json.loads(self._said[0])["address"]
 
-    async def _answer(self, data: bytes, user: str | None = None) -> bytes:
+    async def _answer(self, data: bytes, *who: Any) -> bytes:
         self.got.append(data)
         self.before(data)
-        return await self._plain(data, user)
+        return await self._plain(data, *who)
 
     def stop(self) -> None:
         self._servers[0].should_exit = True

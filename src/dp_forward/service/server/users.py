@@ -22,7 +22,6 @@ Edges:
 
 import hashlib
 import hmac
-import ipaddress
 import logging
 import re
 import secrets
@@ -30,7 +29,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,7 +39,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count as checked_count
 from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.batching import Batcher
-from dp_forward.service.server.request_limits import Refused
+from dp_forward.service.server.request_limits import Refused, address_of
 from dp_forward.storage.database import Problem
 from dp_forward.storage.stores import Place, open_store
 
@@ -310,13 +309,10 @@ class Guard:
         if self._users is not None:
             self._users.audit.count("token_refused")
         message = "This server answers with its token only. Send it as a bearer token."
-        where = "" if connection.client is None else connection.client.host
-        raise Refused("token", message, delay=self._delay(where))
+        raise Refused("token", message, delay=self._delay(address_of(connection)))
 
     def _delay(self, host: str) -> float:
         """Seconds that the refusal of one more wrong token from this address waits."""
-        with suppress(ValueError):  # of IPv6, the /64
-            host = str(ipaddress.IPv6Network((ipaddress.IPv6Address(host), 64), strict=False))
         now = time.monotonic()
         count, last = self._wrong.pop(host, (0, now))
         count = 1 if now - last > self._FORGET_S else count + 1
