@@ -424,9 +424,7 @@ def test_without_the_token_nothing_is_told(guarded: TestClient, manifest: Manife
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "provider.example", "127.0.0.1.example"])
 def test_off_loopback_a_token_and_tls_are_needed(host: str, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("cert.pem", "key.pem")]
-    for file in files:
-        file.touch()
+    files = tiny_user.self_signed(tmp_path)
     tls = {"tls_cert": files[0], "tls_key": files[1]}
     for missing in ({}, {"token": TOKEN}, tls):
         with pytest.raises(InvalidInput, match="loopback"):

@@ -18,6 +18,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 
+import tiny_user
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server import users as users_module
@@ -355,8 +356,8 @@ def test_a_server_whose_store_cannot_be_read_is_not_ready(store: UserStore, tmp_
 
 
 def test_off_loopback_a_store_is_as_good_as_a_token(tmp_path: Path) -> None:
-    (tmp_path / "pem").write_text("")
-    tls = {"tls_cert": tmp_path / "pem", "tls_key": tmp_path / "pem", "host": "0.0.0.0"}
+    cert, key = tiny_user.self_signed(tmp_path)
+    tls = {"tls_cert": cert, "tls_key": key, "host": "0.0.0.0"}
     ServerSettings(store=tmp_path, **tls)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="--token-file, --tls-cert"):
         ServerSettings(**tls)  # type: ignore[arg-type]

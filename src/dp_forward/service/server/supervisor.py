@@ -34,14 +34,13 @@ import uvicorn
 from dp_forward.errors import DpForwardError
 from dp_forward.optional_packages import name_extra
 from dp_forward.service.server.audit_log import AuditLog
-from dp_forward.service.server.uvicorn_runner import handled_signals, print_line
+from dp_forward.service.server.uvicorn_runner import DRAIN_S, drain, handled_signals, print_line
 
 __all__ = ["Supervisor"]
 
 _log = logging.getLogger("dp_forward.service")
 
 _PAUSE_S, _LONGEST_PAUSE_S, _TRIES = 0.5, 30.0, 5
-_DRAIN_S: Final = 1.0
 _KILL_AFTER_S: Final = 10.0  # after the time that a server has to stop; then a worker is killed
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -68,7 +67,7 @@ class Supervisor:
         self, work: Work, listening: socket.socket, *, workers: int, stop_seconds: float, audit: AuditLog
     ) -> None:
         self._work, self._listening, self._count, self._audit = work, listening, workers, audit
-        self._stop_seconds = stop_seconds + _DRAIN_S + _KILL_AFTER_S
+        self._stop_seconds = stop_seconds + DRAIN_S + _KILL_AFTER_S
         self._workers: dict[int, _Worker] = {}
         self._serving, self._coming, self._newest = 0, 1, 1
         self._due: list[float] = []
@@ -206,9 +205,8 @@ class Supervisor:
         def stop() -> None:
             loop.remove_reader(self._alive[0])
             if not stopping:
-                stopping.append(loop.create_task(_drain(server)))
+                stopping.append(loop.create_task(drain(server)))
 
-        self._listening.listen(2048)  # the kernel's; see `run_server`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_signal_handler(signal.SIGTERM, stop)
         loop.add_reader(self._alive[0], stop)
@@ -225,15 +223,3 @@ class Supervisor:
             for descriptor in (*self._wake, *self._alive):
                 os.close(descriptor)
             self._listening.close()
-
-
-async def _drain(server: uvicorn.Server) -> None:
-    """Accept nothing more, close every connection after its next answer, and then the silent ones."""
-    for one in server.servers:
-        one.close()
-    server.config.encoded_headers.append((b"connection", b"close"))
-    await server.on_tick(0)  # from now on it is a header of every response
-    until = time.monotonic() + _DRAIN_S
-    while server.server_state.connections and time.monotonic() < until:
-        await asyncio.sleep(0.02)
-    server.should_exit = True

@@ -39,6 +39,7 @@ from dp_forward.service.client import transport
 from dp_forward.service.client.transport import ServerRefused, ServerUnavailable, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
+from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused, json_route
@@ -169,10 +170,11 @@ def make_shuffler_app(
     least = store.offered.shuffler_least or 0
     if count("most", most, remedy="Leave it out for the default.") < least:
         raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
-    if store.offered.least_users is not None and users is None:
+    users = users or Users(None, AuditLog(None))
+    if store.offered.least_users is not None and not users.known:
         found, remedy = "one token for all, or none", "Give each user a token of his own."
         raise InvalidInput("least_users", "be told of users that are known", found, remedy)
-    if users is None:
+    if not users.known:
         _log.warning(
             "users are not told apart: whoever may send can fill a batch but for one record, and isolate it; "
             "the promise of the shuffler rests on trust in all of them"
@@ -198,8 +200,7 @@ def make_shuffler_app(
     def unready() -> str | None:
         try:
             store.batch  # noqa: B018 (it can be read)
-            if users is not None:
-                users.check()
+            users.check()
         except DpForwardError:
             return "store"
         return forwarder.unready()
