@@ -191,7 +191,7 @@ class Supervisor:
         if self._count > 1:
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._count)))
         try:
-            with name_extra():
+            with name_extra(extra="serve"):
                 self._work(self._listening, lambda line: os.write(tell, line.encode()), self._follow)
         except DpForwardError as error:
             os.write(tell, json.dumps({"error": str(error), "code": error.exit_code}).encode())

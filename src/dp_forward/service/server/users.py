@@ -23,6 +23,7 @@ Edges:
 import hashlib
 import hmac
 import logging
+import math
 import re
 import secrets
 import threading
@@ -86,7 +87,7 @@ class UserStore:
     def __init__(self, place: Place) -> None:
         def refuse(problem: Problem) -> DpForwardError:
             rule = "be a folder or a database that can be used"
-            return InvalidInput("store", rule, problem.kind, "Name another.")
+            return InvalidInput("store", rule, problem.detail or problem.kind, "Name another.")
 
         self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
         self.close = self._database.close  # close the store; closing twice is harmless
@@ -118,11 +119,11 @@ class UserStore:
     def rotate(self, name: str, *, grace: int = 0) -> str:
         """Another token; the old ones stop, after ``grace`` seconds or at the end they had before."""
         checked_count("grace", grace, at_least=0, remedy="It is a number of seconds.")
-        token, now = secrets.token_hex(32), int(time.time())
-        until = now + grace
+        token, now = secrets.token_hex(32), time.time()
+        until = math.ceil(now + grace) if grace else int(now)  # a grace is never shorter than said
         with self._database.transaction(write=True) as connection:
             _check_known(connection, name)
-            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, now))
+            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, int(now)))
             old = "UPDATE tokens SET until = ? WHERE name = ? AND (until IS NULL OR until > ?)"
             connection.execute(old, (until, name, until))
             connection.execute("INSERT INTO tokens VALUES (?, ?, NULL)", (_digest(token), name))

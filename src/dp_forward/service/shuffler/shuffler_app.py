@@ -36,7 +36,7 @@ from starlette.requests import Request
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.client import transport
-from dp_forward.service.client.transport import ServerRefused, ServerUnavailable, Transport
+from dp_forward.service.client.transport import ServerRefused, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
 from dp_forward.service.server.audit_log import AuditLog
@@ -80,11 +80,7 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
 
 def fetch_spec(collector: Transport) -> CollectionSpec:
     """What the collector wants; a spec that makes no sense, or is that of another shuffler, is refused."""
-    try:
-        found = collector.send(transport.Call("GET", "/v1/collection")).json()
-    except ServerUnavailable:
-        raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-    spec = CollectionSpec.from_dict(found)
+    spec = CollectionSpec.from_dict(collector.send(transport.Call("GET", "/v1/collection")).json())
     if spec.shuffler_least is not None:
         raise InvalidInput("collector", "collect by itself", "a shuffler", "Name the collector behind it.")
     return spec
@@ -138,8 +134,6 @@ class Forwarder:
             try:
                 self.once()
                 continue
-            except ServerUnavailable:
-                why = "the collector gives no answer"
             except DpForwardError as error:
                 why = str(error)
             except Exception as error:  # its message could hold anything
