@@ -91,7 +91,7 @@ def _make(
     users: Users,
 ) -> Starlette:
     metrics, guard = Metrics() if handler is None else handler.metrics, Guard(settings.token, users=users)
-    metrics.classes = users.classes
+    users.classes = metrics.classes
     routes = [] if handler is None else _answer_routes(handler, settings, guard)
     if collection is not None:
         routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token, users=users)

@@ -141,7 +141,7 @@ class Handler:
             queue=settings.queue,
             on_batch=batch_sizes.observe,
         )
-        Gauge("dpf_queue", "Requests that wait.", registry=page).set_function(self.batcher.waiting)
+        self._queue = Gauge("dpf_queue", "Requests that wait.", registry=page, multiprocess_mode="livesum")
 
     @property
     def manifest(self) -> Manifest:
@@ -158,6 +158,8 @@ class Handler:
             outcome, answer = await self._answer(data, user, sender)
         except WireError as error:
             raise Refused(error.code, error.message) from None
+        finally:
+            self._queue.set(self.batcher.waiting())
         self.metrics.outcomes[outcome] += 1
         self._seconds.observe(time.perf_counter() - began)
         return answer
@@ -183,6 +185,7 @@ class Handler:
             return "resent", await asyncio.shield(known)
         self._noise_checks[offer.epsilon](frame.values, frame.header.request, sender)
         computed = self.batcher.submit((frame.values, offer.step))
+        self._queue.set(self.batcher.waiting())
         pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest, offer))
         # As in `Batcher.submit`.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())

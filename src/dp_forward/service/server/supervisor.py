@@ -27,6 +27,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import uvicorn
@@ -71,12 +73,13 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._serving, self._coming, self._newest = 0, 1, 1
         self._due: list[float] = []
+        self._metrics = ""  # the folder of the workers' counters
         self._failures, self._signals = 0, set[int]()
         self._wake, self._alive = os.pipe(), os.pipe()
 
     def run(self, say: Callable[[str], object] = print_line) -> None:
         """Serve; ``say`` gets a worker's line once all listen. The error of a first that fails is raised."""
-        with self._handled_signals():
+        with self._handled_signals(), TemporaryDirectory(prefix="dpf-metrics-") as self._metrics:
             try:
                 self._start_worker(self._coming)
                 while not {signal.SIGINT, signal.SIGTERM} & self._signals:
@@ -143,6 +146,8 @@ class Supervisor:
             if os.waitpid(worker.pid, os.WNOHANG)[0]:
                 worker.read()
                 os.close(worker.pipe)
+                for file in Path(self._metrics).glob(f"gauge_live*_{worker.pid}.db"):
+                    file.unlink()  # as prometheus_client's mark_process_dead does
                 del self._workers[worker.pid]
                 yield worker
 
@@ -189,6 +194,7 @@ class Supervisor:
         for descriptor in (*self._wake, self._alive[1], *(worker.pipe for worker in self._workers.values())):
             os.close(descriptor)
         if self._count > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._metrics  # it was not imported yet
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._count)))
         try:
             with name_extra(extra="serve"):
