@@ -25,15 +25,15 @@ _EXTRAS: Final = {
 
 
 @contextlib.contextmanager
-def name_extra(what: str = "This") -> Iterator[None]:
-    """Turn a failed import of an optional package into a `MissingPackage` that names its extra."""
+def name_extra(what: str = "This", extra: str | None = None) -> Iterator[None]:
+    """Turn a failed import of an optional package into a `MissingPackage` that names its ``extra``."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in _EXTRAS:
             raise
-        remedy = f"pip install 'dp-forward[{_EXTRAS[package]}]'"
+        remedy = f"pip install 'dp-forward[{extra or _EXTRAS[package]}]'"
         raise MissingPackage(f"{what} needs {package}, which is not installed: {remedy}.") from None
 
 

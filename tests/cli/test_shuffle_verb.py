@@ -1,10 +1,11 @@
-"""`dpf shuffle` as a process: killed while it seals, started again, ended in order."""
+"""`dpf shuffle` as a process: killed while it seals, started again, reloaded, ended in order."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import signal
+import ssl
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+import tiny_user
 from dp_forward.cli.serve import serve
 from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.ui import ui
@@ -86,6 +88,77 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
         assert json.loads(second.output.splitlines()[1]) == {"batches": 1, "records": 40, "waiting": 15}
     assert Counter(inside for _, inside, _ in stored(folder)) == Counter(map(content, records[:40]))
     assert summary(Collection.open(folder)) == {"records": 40, "waiting": 0, "batches": 1}
+
+
+@pytest.mark.slow
+def test_a_reload_reads_tokens_and_certificates_anew_and_no_request_fails(tmp_path: Path, word: Path) -> None:
+    shared, audit, problems = tmp_path / "shared", tmp_path / "audit", list[str]()
+    shared.write_text("the-first-shared-word")
+    cert, key = tiny_user.self_signed(tmp_path)
+
+    def events() -> list[str]:
+        return [json.loads(line)["event"] for line in audit.read_text().splitlines()]
+
+    def wait_for(*wanted: str) -> None:
+        until = time.monotonic() + 60
+        while events() != list(wanted):
+            assert time.monotonic() < until, events()
+            time.sleep(0.02)
+
+    with running(collector_app(tmp_path / "collected", LOCAL), LOCAL) as behind:
+        words = ["--collector", behind, "--collector-token-file", str(word), "--token-file", str(shared)]
+        words += ["--store", str(tmp_path / "store"), "--least", "40", "--audit-log", str(audit)]
+        words += ["--tls-cert", str(cert), "--tls-key", str(key)]
+        verb, address = started(tmp_path / "log", *words)
+
+        def ask(token: str, authority: str) -> int:
+            headers, trusted = (
+                {"authorization": f"Bearer {token}"},
+                ssl.create_default_context(cadata=authority),
+            )
+            url = f"{address}/v1/collection"
+            return httpx.get(url, headers=headers, verify=trusted, trust_env=False, timeout=60).status_code
+
+        first, stopping = cert.read_text(), threading.Event()
+
+        def keep_asking() -> None:
+            """With the old word and certificate until they are no longer served."""
+            while not stopping.is_set():
+                try:
+                    status = httpx.get(f"{address}/healthz", verify=False, timeout=60).status_code
+                    problems.extend([str(status)] if status != 200 else [])
+                except httpx.HTTPError as error:
+                    problems.append(repr(error))
+
+        assert ask("the-first-shared-word", first) == 200
+        threads = [threading.Thread(target=keep_asking) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        key.write_text("nothing")  # the control: a state that cannot be served
+        verb.signal(signal.SIGHUP)
+        wait_for("start", "reload_failed")
+        assert ask("the-first-shared-word", first) == 200
+        tiny_user.self_signed(tmp_path)
+        shared.write_text("the-second-shared-word")
+        verb.signal(signal.SIGHUP)
+        wait_for("start", "reload_failed", "reload")
+        assert ask("the-second-shared-word", cert.read_text()) == 200
+        assert ask("the-first-shared-word", cert.read_text()) == 401
+        with pytest.raises(httpx.ConnectError):
+            ask("the-second-shared-word", first)
+        stopping.set()
+        for thread in threads:
+            thread.join()
+        verb.signal(signal.SIGTERM)
+        assert verb.finish(30) == 0
+    assert problems == []
+    assert [json.loads(line).keys() for line in verb.output.splitlines()][1] == {
+        "batches",
+        "records",
+        "waiting",
+    }
+    assert json.loads(audit.read_text().splitlines()[-1])["event"] == "token_refused"
+    assert "the old state stays: `tls` must be a certificate and its key" in verb.errors
 
 
 @pytest.mark.parametrize(

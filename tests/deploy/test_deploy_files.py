@@ -213,8 +213,7 @@ def test_a_unit_is_hardened_and_gets_its_words_as_credentials(path: Path) -> Non
     assert service["CapabilityBoundingSet"] == [""]
     given = {line.partition(":")[0] for line in service["LoadCredential"]}
     assert set(re.findall(r"-file %d/([\w-]+)", service["ExecStart"][0])) == given
-    if "provider" in path.name:
-        assert service["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+    assert service["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
 def test_the_folder_of_secrets_is_never_committed_and_never_in_an_image() -> None:

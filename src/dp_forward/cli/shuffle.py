@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_text
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from dp_forward.cli import options, output
+from dp_forward.cli import options, output, serve_users
 from dp_forward.errors import InvalidInput, refuse_if
+
+if TYPE_CHECKING:
+    from dp_forward.service.client.transport import Transport
+    from dp_forward.service.server.audit_log import AuditLog
+    from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.users import Users
+    from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 
 def shuffle(
@@ -27,6 +36,7 @@ def shuffle(
     port: options.Port = 8767,
     token_file: Annotated[Path | None, Option(help="A file with a token that all users share.")] = None,
     users: Annotated[str | None, Option(help="Accept the users of this store, see dpf serve users.")] = None,
+    audit_log: serve_users.AuditFile = None,
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     tls_cert: options.TlsCert = None,
@@ -42,7 +52,8 @@ def shuffle(
 
     Records are passed on in batches, so that the collector cannot tell who sent which. Prints its address as
     one line of JSON when it listens; with --json a line of totals when it ends. Ctrl-C ends it in order, and
-    what waits stays in the store.
+    what waits stays in the store. SIGHUP reads tokens and certificates anew, and loses no
+    request.
 
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
@@ -50,33 +61,68 @@ def shuffle(
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.audit_log import AuditLog
-    from dp_forward.service.server.users import Users
-    from dp_forward.service.server.uvicorn_runner import log_to_stderr, run_server
-    from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
+    from dp_forward.service.server.uvicorn_runner import log_to_stderr
+    from dp_forward.service.shuffler.shuffler_app import RETRY, fetch_spec
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-    settings = options.server_settings(given, store=users)
+    def read() -> tuple[ServerSettings, str]:
+        settings, word = options.server_settings(given, store=users), read_token(collector_token_file)
+        same, rule = word == settings.token, "differ from --collector-token-file"
+        refuse_if(same, "token-file", rule, "the same word", "Users must not know that one.")
+        return settings, word
+
+    def connect(word: str) -> Transport:
+        return Transport(collector, token=word, ca=ca, proxy=proxy, retry=RETRY, setting="collector")
+
+    settings, word = read()
     log_to_stderr(json_lines=log == "json")
-    word = read_token(collector_token_file)
-    rule = "differ from --collector-token-file"
-    refuse_if(word == settings.token, "token-file", rule, "the same word", "Users must not know that one.")
     if users is not None and settings.token is not None:
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
     if users is not None and least_users is None:
         least_users = least
-    how: Any = {"token": word, "ca": ca, "proxy": proxy, "retry": RETRY, "setting": "collector"}
-    with contextlib.closing(Transport(collector, **how)) as client:
-        with output.working("asking the collector what it wants"):
-            spec = fetch_spec(client)
-        each = None if least_users is None else records_per_user
-        waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
-        with contextlib.closing(waiting) as records, contextlib.ExitStack() as at_the_end:
-            known = None if users is None else Users(users, AuditLog(None))
-            if known is not None:
-                at_the_end.callback(lambda: asyncio.run(known.close()))
-            forwarder = Forwarder(records, client, at_once=spec.body_records)
-            app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
-            run_server(app, settings)
-            if json:
-                totals = {"batches": forwarder.batches, "records": forwarder.records}
-                typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
+    with contextlib.closing(connect(word)) as client, output.working("asking the collector what it wants"):
+        spec = fetch_spec(client)
+    each, audit = None if least_users is None else records_per_user, AuditLog(audit_log)
+    waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
+    with contextlib.closing(waiting) as records, _users(users, audit) as known:
+        totals = _serve(read, connect, records, most, known, audit)
+        if json:
+            typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
+
+
+def _serve(
+    read: Callable[[], tuple[ServerSettings, str]],
+    connect: Callable[[str], Transport],
+    records: ShufflerStore,
+    most: int,
+    users: Users,
+    audit: AuditLog,
+) -> Counter[str]:
+    """Take records and send them until a signal ends it: how many batches and records were sealed."""
+    from dp_forward.service.server.uvicorn_runner import bind_socket, run_reloading, run_server
+    from dp_forward.service.shuffler.shuffler_app import Forwarder, make_shuffler_app
+
+    settings, totals = read()[0], Counter(batches=0, records=0)
+
+    def serve(state: tuple[ServerSettings, str], how: dict[str, Any]) -> bool:
+        settings, word = state
+        with contextlib.closing(connect(word)) as client:
+            forwarder = Forwarder(records, client, at_once=records.offered.body_records)
+            app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=users)
+            ended = run_server(app, settings, **how)
+        totals.update(batches=forwarder.batches, records=forwarder.records)
+        return ended
+
+    run_reloading(bind_socket(settings.host, settings.port), read, serve, audit)
+    return totals
+
+
+@contextlib.contextmanager
+def _users(place: str | None, audit: AuditLog) -> Iterator[Users]:
+    from dp_forward.service.server.users import Users
+
+    users = Users(place, audit)
+    try:
+        yield users
+    finally:
+        asyncio.run(users.close())

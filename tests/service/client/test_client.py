@@ -885,7 +885,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
     class Dripping(httpx.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             nonlocal dripped
-            for _ in range(100):
+            for _ in range(500):
                 time.sleep(0.02)
                 dripped += 1
                 yield b" "
@@ -898,7 +898,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
         pytest.raises(ServerUnavailable),
     ):
         client.ask(TEXT)
-    assert dripped < 100  # of each of the two answers
+    assert dripped < 500  # of each of the two answers
     assert len(set(network.posted)) == 1
 
 

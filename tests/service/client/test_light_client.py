@@ -92,7 +92,7 @@ def test_a_verb_that_needs_torch_names_the_extra_in_one_line(words: list[str], r
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
     assert "needs " in found.stderr
-    assert "pip install 'dp-forward[train]'" in found.stderr
+    assert f"pip install 'dp-forward[{'serve' if words[0] == 'serve' else 'train'}]'" in found.stderr
 
 
 def test_a_front_without_onnx_says_what_it_needs_and_charges_nothing(address: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from dp_forward.service.client.network import NoReply, open_network
 from dp_forward.service.client.transport import Call, Reply, RetryPolicy, Transport
 
-DEADLINE, SLACK = 0.4, 0.6
+DEADLINE, SLACK = 0.4, 4.0  # a busy machine is no bug; what has no deadline takes longer than both
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 HONEST = HEAD + b"content-length: 2\r\n\r\n{}"
@@ -59,7 +59,7 @@ def serve() -> Iterator[Callable[..., Server]]:
         yield lambda *args, **more: stack.enter_context(contextlib.closing(Server(*args, **more)))
 
 
-def dripping(first: bytes, part: bytes, *, pause: float = 0.05, seconds: float = 2.0) -> Behaviour:
+def dripping(first: bytes, part: bytes, *, pause: float = 0.05, seconds: float = 6.0) -> Behaviour:
     """A beginning, then a part again and again: far beyond the deadline, and not for ever."""
 
     def behave(connection: socket.socket) -> None:
@@ -137,7 +137,7 @@ def test_a_flood_ends_by_its_size_long_before_the_deadline(serve: Callable[..., 
 
 def test_a_server_that_reads_slowly_does_not_hold_the_client(serve: Callable[..., Server]) -> None:
     def sip(connection: socket.socket) -> None:
-        for _ in range(100):
+        for _ in range(300):
             connection.recv(1 << 12)
             time.sleep(0.02)
 
@@ -159,13 +159,13 @@ def test_a_proxy_that_drips_ends_at_the_deadline(serve: Callable[..., Server]) -
 
 def test_a_name_lookup_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: done.wait(5) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: done.wait(6) and [])
     assert_ends_in_time("http://127.0.0.1:1", "connecting took too long")
     done.set()
 
 
 def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three addresses that take no connection: not three times as long."""
+    """Thirty addresses that take no connection: not thirty times as long."""
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         place = full.getsockname()
@@ -173,7 +173,7 @@ def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPa
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(place)
-        found, plain = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place)] * 3, socket.getaddrinfo
+        found, plain = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place)] * 30, socket.getaddrinfo
         monkeypatch.setattr(
             socket,
             "getaddrinfo",
@@ -192,10 +192,10 @@ def test_a_connection_that_is_kept_alive_has_a_new_deadline_for_each_request(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(keeps_alive)
-    with contextlib.closing(Transport(server.address, retry=RetryPolicy(timeout=DEADLINE))) as transport:
+    with contextlib.closing(Transport(server.address, retry=RetryPolicy(timeout=1.5))) as transport:
         for _ in range(3):
             assert transport.call(GET).body == b"{}"
-            time.sleep(DEADLINE)
+            time.sleep(0.8)
     assert server.connections == 1
 
 
@@ -217,7 +217,7 @@ def test_threads_that_share_a_transport_have_deadlines_of_their_own(serve: Calla
             except NoReply as failure:
                 found.append(str(failure))
 
-    with contextlib.closing(Transport(server.address, retry=RetryPolicy(timeout=DEADLINE))) as transport:
+    with contextlib.closing(Transport(server.address, retry=RetryPolicy(timeout=2.0))) as transport:
         asking = [("/drip", 2)] * 3 + [("/honest", 20)] * 5
         threads = [threading.Thread(target=ask, args=args) for args in asking]
         began = time.monotonic()
@@ -225,9 +225,9 @@ def test_threads_that_share_a_transport_have_deadlines_of_their_own(serve: Calla
             thread.start()
         for thread in threads:
             thread.join()
-    assert time.monotonic() - began < 2 * DEADLINE + 2 * SLACK
+    assert time.monotonic() - began < 2 * 2.0 + SLACK
     assert found.count(200) == 100
-    assert found.count(f"it took longer than {DEADLINE:g} s") == 6
+    assert found.count("it took longer than 2 s") == 6
 
 
 def test_what_is_not_http_is_told_and_no_traceback(serve: Callable[..., Server]) -> None:

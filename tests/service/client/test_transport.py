@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +26,8 @@ import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import NoiseSpec
+from dp_forward.service.client import network as network_module
+from dp_forward.service.client import transport as transport_module
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.transport import (
     Call,
@@ -79,10 +82,10 @@ class Provider:
         assert listening.wait(10)
         self.address = json.loads(self._said[0])["address"]
 
-    async def _answer(self, data: bytes, user: str | None = None) -> bytes:
+    async def _answer(self, data: bytes, *who: Any) -> bytes:
         self.got.append(data)
         self.before(data)
-        return await self._plain(data, user)
+        return await self._plain(data, *who)
 
     def stop(self) -> None:
         self._servers[0].should_exit = True
@@ -534,6 +537,31 @@ def test_a_server_that_lets_all_the_time_pass_is_tried_once_more_and_no_more() -
         pytest.raises(ServerUnavailable, match=r"in 2 attempts: it took longer than 0\.2 s"),
     ):
         send(f"http://127.0.0.1:{silent.getsockname()[1]}", retry=RetryPolicy(timeout=0.2, first=0.0))
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_attempts_and_pauses_together_end_after_twice_the_time_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """By a clock that moves with the requests alone: 503 just before the deadline, or no answer."""
+    now, given = 0.0, list[float]()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(transport_module, "time", clock)
+    monkeypatch.setattr(network_module, "time", clock)
+
+    class Slow(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            nonlocal now
+            limit = network_module._limit.get()
+            given.append(limit.left())
+            now += given[-1] if late else min(59.0, given[-1])
+            limit.left()
+            return httpx.Response(503)
+
+    with pytest.raises(ServerUnavailable, match=f"in {2 if late else 3} attempts: it took longer"):
+        send("http://127.0.0.1:1", retry=RetryPolicy(first=0.0), transport=Slow())
+    assert given == ([60.0, 60.0] if late else [60.0, 60.0, 2.0])
+    assert now == 120.0
 
 
 def test_a_name_that_is_not_found_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:

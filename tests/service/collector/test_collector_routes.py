@@ -188,7 +188,7 @@ def test_slow_bodies_take_no_place_and_give_way_by_age(
             assert not any(one.done() for one in posts)  # the control: there was room beside them
             large = b"".join(record(number) for number in range(1, 15))
             found = await client.post("/v1/records", content=large, headers=BYTES)
-            await asyncio.sleep(0.05)
+            await asyncio.wait(posts[:4], timeout=10)
             slow = [one.result().json()["error"] for one in posts if one.done()]
             assert all(one.done() for one in posts[: len(slow)])  # those that began first
             for one in posts:

@@ -287,6 +287,35 @@ def test_a_client_that_forgot_the_noise_is_refused(client: TestClient, manifest:
     )
 
 
+def test_a_client_without_noise_is_refused_among_honest_ones_of_other_addresses(tmp_path: Path) -> None:
+    """Where 8 numbers cross, under one token: by address, and behind one address as well."""
+    noise = NoiseSpec(mechanism="gaussian", epsilon=8.0, columns=8)
+    back = split_model(tiny("bert"), "output", width=8)[1]
+    side = ProviderSide(back, ReleaseSpec.of(back, noise=noise, rows=ROWS, labels=LABELS), "cd" * 32)
+    asked = Manifest.of(side, FRONT)
+    app = make_app(side, front_digest=FRONT, settings=ServerSettings(token=TOKEN))
+    hidden = np.random.default_rng(0).normal(size=(1, 8))
+    bare = np.rint(noise.bound.apply(hidden) / asked.step).astype(f"<i{asked.release.bits // 8}")
+    headers = {**FRAME, "authorization": f"Bearer {TOKEN}"}
+
+    def frame(honest: bool) -> bytes:
+        data = framed(release(hidden, asked.mechanism(), bits=asked.release.bits), cut="output")
+        return data if honest else data[:HEADER_BYTES] + bare.tobytes()
+
+    async def ask(without: str, honest: str) -> list[int]:
+        found = []
+        for n in range(40):
+            transport = httpx.ASGITransport(app, client=(honest if n % 2 else without, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                data = frame(honest=n % 2 == 1)
+                found.append((await client.post("/v1/answer", content=data, headers=headers)).status_code)
+        return found
+
+    apart = asyncio.run(ask("10.0.0.1", "10.0.0.2"))
+    assert (apart[::2], apart[1::2]) == ([200] * 7 + [422] * 13, [200] * 20)
+    assert asyncio.run(ask("10.0.0.3", "10.0.0.3"))[::2][9:] == [422] * 11
+
+
 def test_scores_that_were_not_answered_for_are_refused() -> None:
     decision = NoiseSpec(mechanism="k-ary-response", epsilon=8.0, columns=3)
     back = split_model(tiny("bert"), "output", width=3)[1]
@@ -395,9 +424,7 @@ def test_without_the_token_nothing_is_told(guarded: TestClient, manifest: Manife
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "provider.example", "127.0.0.1.example"])
 def test_off_loopback_a_token_and_tls_are_needed(host: str, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("cert.pem", "key.pem")]
-    for file in files:
-        file.touch()
+    files = tiny_user.self_signed(tmp_path)
     tls = {"tls_cert": files[0], "tls_key": files[1]}
     for missing in ({}, {"token": TOKEN}, tls):
         with pytest.raises(InvalidInput, match="loopback"):

@@ -23,9 +23,13 @@ class Gate:
     def __init__(self) -> None:
         self.open, self.sizes = threading.Event(), list[int]()
 
+    async def begun(self) -> None:
+        while not self.sizes:
+            await asyncio.sleep(0.01)
+
     def __call__(self, items: Sequence[int]) -> list[int]:
         self.sizes.append(len(items))
-        self.open.wait(5)
+        self.open.wait(30)
         return squares(items)
 
 
@@ -43,7 +47,7 @@ def test_requests_that_come_together_are_computed_together_up_to_the_limit() -> 
     sizes: list[int] = []
 
     async def work() -> None:
-        batcher = Batcher(squares, max_batch=8, max_wait_ms=50, queue=200, on_batch=sizes.append)
+        batcher = Batcher(squares, max_batch=8, max_wait_ms=500, queue=200, on_batch=sizes.append)
         await asyncio.gather(*(batcher.submit(i) for i in range(20)))
 
     asyncio.run(work())
@@ -70,9 +74,8 @@ def test_those_who_come_while_a_batch_is_computed_form_the_next_one() -> None:
     async def work() -> list[int]:
         batcher = Batcher(gate, max_batch=16, max_wait_ms=0, queue=200)
         first = batcher.submit(0)
-        await asyncio.sleep(0.02)
+        await gate.begun()
         later = [batcher.submit(i) for i in range(1, 11)]
-        await asyncio.sleep(0.02)
         gate.open.set()
         return await asyncio.gather(first, *later)
 
@@ -103,7 +106,7 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     async def work() -> list[int]:
         batcher = Batcher(gate, max_batch=1, max_wait_ms=0, queue=3)
         waiting = [batcher.submit(0)]
-        await asyncio.sleep(0.02)
+        await gate.begun()
         waiting += [batcher.submit(i) for i in (1, 2, 3)]
         assert batcher.waiting() == 3
         with pytest.raises(Refused) as caught:
@@ -122,7 +125,7 @@ def test_one_who_leaves_does_not_take_the_others_along() -> None:
     async def work() -> list[int]:
         batcher = Batcher(gate, max_batch=4, max_wait_ms=0, queue=9)
         first = batcher.submit(1)
-        await asyncio.sleep(0.02)
+        await gate.begun()
         second, third = batcher.submit(2), batcher.submit(3)
         first.cancel()
         second.cancel()

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +80,11 @@ class Server:
         head = f"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: {self.frame_bytes}\r\n"
         return self.open(head.encode() + b"content-type: application/octet-stream\r\n\r\nDPF")
 
+    def busy(self, count: int) -> bool:
+        """Whether so many connections are open, and none of them is silent."""
+        known = self._server.config.http_protocol_class.keywords["connections"]
+        return len(known._open) == count and not known._silent
+
     def stop(self) -> None:
         for one in self._opened:
             one.close()
@@ -114,6 +119,13 @@ def seconds_until_closed(connection: socket.socket, *, drip: bytes = b"", most: 
     return time.monotonic() - began
 
 
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def serving(provider: ProviderSide, **settings: Any) -> Iterator[Server]:
     server = Server(provider, **settings)
@@ -128,7 +140,7 @@ def test_silent_connections_give_way_to_new_ones_the_oldest_first(provider: Prov
         silent = [server.open() for _ in range(40)]
         assert server.ask(HEALTH).startswith(b"HTTP/1.1 200")
         assert server.ask(MANIFEST).startswith(b"HTTP/1.1 200")
-        assert seconds_until_closed(silent[0], most=1) < 0.5
+        assert seconds_until_closed(silent[0]) < 4  # its own time would be 10
         assert read_later(silent[-1], HEALTH).startswith(b"HTTP/1.1 200")  # the control: room for the newest
 
 
@@ -164,18 +176,18 @@ def read_later(connection: socket.socket, data: bytes) -> bytes:
 
 
 def test_what_drips_or_says_nothing_ends_at_the_deadline(provider: ProviderSide) -> None:
-    with serving(provider, idle_seconds=0.5) as server:
+    with serving(provider, idle_seconds=1.0) as server:
         head = server.open(b"GET /healthz HTTP/1.1\r\nx: ")
-        assert 0.3 < seconds_until_closed(head, drip=b"a") < 1.5
+        assert 0.8 < seconds_until_closed(head, drip=b"a") < 4
         body = server.open(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
         assert read(body).startswith(b"HTTP/1.1 404")
-        assert seconds_until_closed(body, drip=b"a") < 1.5
+        assert seconds_until_closed(body, drip=b"a") < 4
         kept = server.open(HEALTH)
-        for _ in range(4):  # the control: a connection that is used stays
+        for _ in range(5):  # the control: a connection that is used stays
             assert read(kept).startswith(b"HTTP/1.1 200")
             kept.sendall(HEALTH)
         read(kept)
-        assert seconds_until_closed(kept) < 1.5
+        assert seconds_until_closed(kept) < 4
 
 
 @pytest.mark.slow
@@ -199,7 +211,7 @@ def test_who_does_not_read_its_answers_is_closed(provider: ProviderSide) -> None
 def test_health_is_answered_while_every_connection_is_at_work(provider: ProviderSide) -> None:
     with serving(provider, connections=2) as server:
         at_work = [server.at_work(), server.at_work()]
-        time.sleep(0.1)
+        wait_until(lambda: server.busy(2))
         for path in (b"/healthz", b"/readyz", b"/metrics"):
             assert server.ask(HEALTH.replace(b"/healthz", path)).startswith(b"HTTP/1.1 200")
         refused = server.ask(MANIFEST)
@@ -207,8 +219,7 @@ def test_health_is_answered_while_every_connection_is_at_work(provider: Provider
         assert b"retry-after: 1" in refused
         assert all(seconds_until_closed(one, most=0.1) > 0.09 for one in at_work)  # nobody at work gave way
         at_work[0].close()
-        time.sleep(0.1)
-        assert server.ask(MANIFEST).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: server.ask(MANIFEST).startswith(b"HTTP/1.1 200"))
 
 
 def test_one_address_cannot_take_the_place_of_others(
@@ -219,7 +230,7 @@ def test_one_address_cannot_take_the_place_of_others(
     with serving(provider, connections_per_address=3) as server:
         for _ in range(3):
             server.at_work()
-        time.sleep(0.1)
+        wait_until(lambda: server.busy(3))
         assert server.ask(MANIFEST) == b""
         address = "10.0.0.2"
         assert server.ask(MANIFEST).startswith(b"HTTP/1.1 200")
@@ -229,6 +240,8 @@ def test_who_was_refused_for_load_is_not_read_for_a_second(
     provider: ProviderSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(provider) as server:
+        assert connections._PAUSE_SECONDS == 1.0
+        monkeypatch.setattr(connections, "_PAUSE_SECONDS", 3.0)
         monkeypatch.setattr(Batcher, "full", True)
         hasty = server.at_work()
         assert read(hasty).startswith(b"HTTP/1.1 429")  # before its body has come
@@ -237,9 +250,9 @@ def test_who_was_refused_for_load_is_not_read_for_a_second(
         time.sleep(0.1)
         hasty.sendall(HEALTH)
         assert server.ask(HEALTH).startswith(b"HTTP/1.1 200")  # the control: another connection
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 2.8
         assert hasty.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        assert 0.9 < time.monotonic() - began < 3
+        assert 2.8 < time.monotonic() - began < 9
 
 
 def test_a_handshake_that_never_comes_is_closed_and_tls_is_answered(
@@ -251,8 +264,8 @@ def test_a_handshake_that_never_comes_is_closed_and_tls_is_answered(
         silent = [server.open() for _ in range(10)]
         with httpx.Client(base_url=server.told["address"], verify=trusted) as client:
             assert [client.get("/healthz").status_code for _ in range(3)] == [200, 200, 200]
-        assert seconds_until_closed(silent[-1]) < 1.5
-        assert seconds_until_closed(server.open(b"\x16\x03\x01\x02\x00\x01"), drip=b"\x00") < 1.5
+        assert seconds_until_closed(silent[-1]) < 4
+        assert seconds_until_closed(server.open(b"\x16\x03\x01\x02\x00\x01"), drip=b"\x00") < 4
         assert b"200" not in server.ask(HEALTH)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import secrets
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,6 +14,7 @@ from scipy import stats
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
+from dp_forward.service.server import noise_check as noise_check_module
 from dp_forward.service.server.noise_check import (
     MOST_FALSE_REFUSALS,
     NoiseCheck,
@@ -124,18 +129,16 @@ def test_a_hidden_matrix_that_only_has_the_right_length_is_refused() -> None:
 
 def test_the_computed_rate_is_an_upper_bound() -> None:
     """The same construction at a rate that can be seen: the tails of the law itself, not of a formula."""
-    from dp_forward.service.server import noise_check as check_noise
-
     mechanism = CHOICES["gaussian"].build()
     random = np.random.default_rng(3)
     plain = {"signal": 0.0, "rounding": 0.0, "log_ratio": 0.0, "beyond": 0.0}
-    limits = check_noise._limits(WIDTH, **plain, rate=0.01)
+    limits = noise_check_module._limits(WIDTH, **plain, rate=0.01)
     lengths = np.linalg.norm(random.normal(size=(40_000, WIDTH)), axis=1)
     outside = int(np.sum((lengths < limits.low) | (lengths > limits.high)))
     assert limits.rate == pytest.approx(0.02, rel=1e-3)
     assert stats.binomtest(outside, len(lengths), limits.rate).pvalue > 1e-6
     # The control: limits for one degree less are refuted by the same draws.
-    other = check_noise._limits(WIDTH - 8, **plain, rate=0.01)
+    other = noise_check_module._limits(WIDTH - 8, **plain, rate=0.01)
     wrong = int(np.sum((lengths < other.low) | (lengths > other.high)))
     assert stats.binomtest(wrong, len(lengths), other.rate).pvalue < 1e-6
     assert made_check(mechanism).false_refusals < MOST_FALSE_REFUSALS
@@ -144,8 +147,6 @@ def test_the_computed_rate_is_an_upper_bound() -> None:
 @pytest.mark.slow
 def test_privunit_is_never_denser_than_the_ratio_says() -> None:
     """R bounds the frequency of every event: here, of the cap itself, which is where it is reached."""
-    from dp_forward.service.server import noise_check as check_noise
-
     mechanism = CHOICES["privunit"].build()
     assert isinstance(mechanism, PrivUnit)
     x = np.zeros((1, WIDTH))
@@ -153,7 +154,7 @@ def test_privunit_is_never_denser_than_the_ratio_says() -> None:
     random = np.random.default_rng(4)
     share = np.mean([raw_vector(mechanism, x, random)[0, 0] >= mechanism.threshold for _ in range(4000)])
     ratio = float(share / stats.norm.sf(mechanism.threshold))
-    bound = float(np.exp(check_noise._log_ratio(mechanism)))
+    bound = float(np.exp(noise_check_module._log_ratio(mechanism)))
     assert 0.9 * bound < ratio < 1.1 * bound
 
 
@@ -172,43 +173,84 @@ def test_clamping_costs_next_to_nothing_however_much_crosses(entries: int) -> No
     assert check.frames == 1
 
 
-NARROW = {"privunit": 14, "gaussian": 7}
+NARROW = {"privunit": 19, "gaussian": 8}
 """At eight numbers and epsilon 8: a client without noise is refused at this release."""
+
+
+def narrow_check(name: str, bits: int = 16) -> tuple[NoiseCheck, NDArray[np.int16]]:
+    """A check of eight numbers, and a payload that lacks its noise."""
+    mechanism = CHOICES[name].build()
+    check = made_check(mechanism, bits=bits, rows=1, width=8)
+    bound = mechanism.bound if isinstance(mechanism, PrivUnit) else mechanism.sensitivity.bound  # type: ignore[attr-defined]
+    step = check.per_deviation * mechanism.sigma  # type: ignore[attr-defined]
+    return check, np.rint(bound.apply(hidden_matrices(1, rows=1, width=8)[0]) / step).astype(np.int16)
+
+
+def narrow_releases(name: str, count: int, bits: int = 16) -> list[NDArray[np.int16]]:
+    hidden = hidden_matrices(count, rows=1, width=8)
+    return [one.values for one in release_batch(hidden, CHOICES[name].build(), bits=bits)]
+
+
+def refusal_of(check: NoiseCheck, values: NDArray[np.int16], sender: str, request: bytes = b"") -> str | None:
+    try:
+        check(values, request or secrets.token_bytes(16), sender)
+    except Refused as refused:
+        return refused.code
+    return None
 
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("bits", [8, 16])
-def test_where_few_numbers_cross_a_run_without_noise_is_refused_and_honest_ones_never(
+def test_where_few_numbers_cross_a_client_without_noise_is_refused_and_honest_ones_never(
     name: str, bits: int
 ) -> None:
-    mechanism = CHOICES[name].build()
-    check = made_check(mechanism, bits=bits, rows=1, width=8)
+    check, bare = narrow_check(name, bits)
     assert check.frames == NARROW[name]
     assert check.false_refusals < MOST_FALSE_REFUSALS
-    bound = mechanism.bound if isinstance(mechanism, PrivUnit) else mechanism.sensitivity.bound  # type: ignore[attr-defined]
-    step = check.per_deviation * mechanism.sigma  # type: ignore[attr-defined]
-    bare = np.rint(bound.apply(hidden_matrices(1, rows=1, width=8)[0]) / step).astype(np.int16)
-    honest = release_batch(hidden_matrices(4_000, rows=1, width=8), mechanism, bits=bits)
-    for number, released in enumerate(honest):
-        check(released.values, number.to_bytes(16))
-    assert len(check.runs.get(None, ())) < check.frames
-    check.runs.clear()
-    for number in range(check.frames - 1):
-        check(bare, number.to_bytes(16), "one")
-        check(bare, b"the same again", "retry")  # what is sent again is no second release
-        check(bare, number.to_bytes(16), "two")
-    assert refusal_of(check, bare, "one") == refusal_of(check, bare, "one") == "no_noise"
-    long = next(one.values for one in honest if np.linalg.norm(one.values) * check.per_deviation > check.bare)
-    check(long, b"", "two")  # the noise is there
-    assert refusal_of(check, bare, "two") is refusal_of(check, bare, "three") is None
+    assert {refusal_of(check, one, "all") for one in narrow_releases(name, 20_000, bits)} == {None}
+    for _ in range(check.frames - 1):
+        assert refusal_of(check, bare, "one") is None
+        assert refusal_of(check, bare, "retry", b"the same again") is None, "no second release"
+    assert [refusal_of(check, bare, "one") for _ in range(3)] == ["no_noise"] * 3
+    assert refusal_of(check, bare, "another") is None
 
 
-def refusal_of(check: NoiseCheck, values: NDArray[np.int16], user: str) -> str | None:
-    try:
-        check(values, b"one more", user)
-    except Refused as refused:
-        return refused.code
-    return None
+@pytest.mark.parametrize("name", NARROW)
+def test_honest_releases_in_between_hide_no_client_without_noise(name: str) -> None:
+    """Alternated one to one under one token and one address."""
+    check, bare = narrow_check(name)
+    needed = math.ceil(math.log(1e15) / (check.gain - math.log(2)))
+    assert needed == {"privunit": 29, "gaussian": 9}[name]
+    found = []
+    for honest in narrow_releases(name, 2000):
+        found.append(refusal_of(check, bare, "all"))
+        refusal_of(check, honest, "all")
+    assert set(found[needed:]) == {"no_noise"}
+    assert None in found
+
+
+def test_a_score_refuses_honest_senders_no_oftener_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same at a rate that can be seen: 20 releases reach a limit of log A in 20 / A of all senders."""
+    monkeypatch.setattr(noise_check_module, "_LIMIT", math.log(200))
+    check, _ = narrow_check("privunit")
+    releases = narrow_releases("privunit", 20_000)
+
+    def refused_senders() -> int:
+        found = [refusal_of(check, one, str(n // 20)) is not None for n, one in enumerate(releases)]
+        return int(np.any(np.reshape(found, (-1, 20)), axis=1).sum())
+
+    assert stats.binomtest(refused_senders(), 1000, 20 / 200, alternative="greater").pvalue > 1e-6
+    check = replace(check, gain=check.gain + 2)  # the control: as if short releases were rarer than they are
+    check.scores.clear()
+    assert stats.binomtest(refused_senders(), 1000, 20 / 200, alternative="greater").pvalue < 1e-6
+
+
+def test_senders_and_ids_are_forgotten_beyond_a_bound() -> None:
+    check, bare = narrow_check("gaussian")
+    for n in range(70_000):
+        check(bare, n.to_bytes(16), str(n))
+    assert len(check.scores) == 4096
+    assert len(check._ids) == 1 << 16
 
 
 @pytest.mark.parametrize("width", [2, 8])
@@ -216,8 +258,6 @@ def refusal_of(check: NoiseCheck, values: NDArray[np.int16], user: str) -> str |
 def test_an_honest_release_is_as_short_as_without_noise_no_oftener_than_computed(
     name: str, width: int
 ) -> None:
-    from dp_forward.service.server.noise_check import _short_rate
-
     mechanism = CHOICES[name].build()
     random, reach, count = np.random.default_rng(8), 3.0, 20_000
     x = np.zeros((1, width))
@@ -227,10 +267,13 @@ def test_an_honest_release_is_as_short_as_without_noise_no_oftener_than_computed
     else:
         lengths = np.linalg.norm(random.normal(size=(count, width)), axis=1)
     vectors = int(isinstance(mechanism, PrivUnit))
-    rate, short = _short_rate(mechanism, width, vectors, reach), int(np.sum(lengths <= reach))
+    rate, short = (
+        noise_check_module._short_rate(mechanism, width, vectors, reach),
+        int(np.sum(lengths <= reach)),
+    )
     assert stats.binomtest(short, count, rate).pvalue > 1e-6
     # The control: the rate of a length a tenth smaller is refuted by the same draws.
-    wrong = _short_rate(mechanism, width, vectors, 0.9 * reach)
+    wrong = noise_check_module._short_rate(mechanism, width, vectors, 0.9 * reach)
     assert stats.binomtest(short, count, wrong, alternative="greater").pvalue < 1e-6
 
 
@@ -244,7 +287,7 @@ def test_a_number_that_a_thousand_releases_cannot_tell_is_said_to_be_one(
     warn_if_blind([made_check(CHOICES["gaussian"].build())])
     assert [record.getMessage() for record in caplog.records] == [
         "so few numbers cross that a client without noise may not be noticed",
-        "a client without noise is noticed after 7 releases in a row",
+        "a client without noise is noticed after 8 releases",
     ]
 
 

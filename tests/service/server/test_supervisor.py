@@ -296,6 +296,38 @@ def test_20_kills_of_workers_change_no_answer_no_count_and_no_record(
     assert set(rows) == stored, "what was acknowledged"
 
 
+@pytest.mark.slow
+def test_every_page_of_metrics_is_the_sum_of_all_workers_also_of_one_that_was_killed(
+    provider: Provider, tmp_path: Path
+) -> None:
+    with provider.serve("--workers", "2"):
+
+        def page() -> set[str]:
+            found = httpx.get(f"{provider.address}/metrics", trust_env=False).text  # of any worker
+            return {line for line in found.splitlines() if not line.startswith("#")}
+
+        def ask(times: int) -> None:
+            for _ in range(times):
+                with provider.client() as client:  # a new connection each: both workers get some
+                    assert client.post("/v1/answer", content=provider.frame()).status_code == 200
+
+        def wanted(times: int) -> set[str]:
+            counted = {
+                f'dpf_requests_total{{outcome="ok"}} {times}.0',
+                f"dpf_request_seconds_count {times}.0",
+            }
+            return {*counted, f'dpf_classes_total{{class="user"}} {times}.0', "dpf_queue 0.0"}
+
+        ask(20)
+        pages = [page() for _ in range(20)]
+        assert all(one >= wanted(20) for one in pages)
+        killed = provider.workers()[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: killed not in provider.workers() and len(provider.workers()) == 2)
+        ask(10)
+        assert all(page() >= wanted(30) for _ in range(20))
+
+
 SCRIPT = """
 import logging, sys, time
 from starlette.applications import Starlette

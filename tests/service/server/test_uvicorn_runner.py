@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from starlette.applications import Starlette
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter, run_server
+from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter
 
 
 def record(message: str, *, failed: bool = False, **more: object) -> logging.LogRecord:
@@ -62,6 +61,5 @@ def test_more_connections_than_the_system_allows_are_cut_to_what_it_does(
 def test_a_certificate_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     for name in ("cert", "key"):
         (tmp_path / name).write_text("nothing")
-    settings = ServerSettings(port=0, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
     with pytest.raises(InvalidInput, match="be a certificate and its key"):
-        run_server(Starlette(), settings)
+        ServerSettings(port=0, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")

@@ -35,16 +35,11 @@ _CONNECT_SECONDS: Final = 10.0  # for one address of a server, at most
 
 
 class NoReply(Exception):
-    """A request without a reply; unless ``connected`` nothing was sent; where ``final``, nor will it be.
+    """A request without a reply; unless ``connected`` nothing was sent; where ``final``, nor will it be."""
 
-    ``slow`` ones took all the time that a request has.
-    """
-
-    def __init__(
-        self, problem: str, *, connected: bool = True, final: bool = False, slow: bool = False
-    ) -> None:
+    def __init__(self, problem: str, *, connected: bool = True, final: bool = False) -> None:
         super().__init__(problem)
-        self.connected, self.final, self.slow = connected, final, slow
+        self.connected, self.final = connected, final
 
 
 @dataclass(slots=True)
@@ -59,8 +54,12 @@ class Limit:
         """Seconds, more than 0; `NoReply` when there are none."""
         left = self.until - time.monotonic()
         if left <= 0:
-            raise NoReply(f"it took longer than {self.seconds:g} s", slow=True)
+            raise self.late()
         return left
+
+    def late(self) -> NoReply:
+        """What is said of a request that took all its time."""
+        return NoReply(f"it took longer than {round(self.seconds, 1):g} s")
 
 
 _limit: ContextVar[Limit] = ContextVar("limit")

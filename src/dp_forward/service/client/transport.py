@@ -2,8 +2,9 @@
 
 Guarantees:
     Redirects are not followed, no cookie is kept, no compressed answer is opened, and one request has one
-    time from begin to end, and one size (`network`). Without TLS only this machine is spoken to. To it there
-    is no proxy, and to others only one that was named. A retry sends identical bytes.
+    time from begin to end, and one size (`network`). All attempts, with their pauses, have twice that time.
+    Without TLS only this machine is spoken to. To it there is no proxy, and to others only one that was
+    named. A retry sends identical bytes.
 Edges:
     Threads may share a transport, and it may be used on both sides of a fork: no connection is shared between
     processes.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -94,7 +96,8 @@ class RetryPolicy:
     """How often, and after how long, the same bytes are sent again: ``attempts`` times at most.
 
     The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
-    says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end.
+    says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end, and
+    twice that for all of them with their pauses.
     """
 
     attempts: int = 8
@@ -172,29 +175,27 @@ class Transport:
         Edges:
             Repeated: network failures, 408, 429 (but for a quota), and 5xx. Every other status is
             `ServerRefused` at once, and so is a certificate that is not trusted. A server that was never
-            reached is tried once more, and no more: its address may be wrong. So is one that let all the time
-            of a request pass.
+            reached is tried once more, and no more: its address may be wrong.
         """
         from dp_forward.service.client.network import NoReply
 
-        problem, wait, made, slow = "the transport was closed", 0.0, 0, 0
-        attempts = max(1, self._retry.attempts)
-        while made < attempts:
+        problem, wait, made = "the transport was closed", 0.0, 0
+        until = time.monotonic() + 2 * self._retry.timeout
+        while made < max(1, self._retry.attempts) and time.monotonic() + wait < until:
             if wait > _TOLD_SECONDS:
                 self._tell(problem, wait)
             if self.stopping.wait(wait):
                 break
             made += 1
             try:
-                reply = self.call(call)
+                reply = self.call(call, until)
             except NoReply as failure:
                 if failure.final:
                     remedy = "For a private authority name its certificate (--ca)."
                     told = f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip()
                     raise ServerRefused(told) from None
                 problem, wait = str(failure), self._retry.wait(made - 1)
-                slow += failure.slow
-                if slow > 1 or (made > 1 and not (failure.connected or self._reached)):
+                if made > 1 and not (failure.connected or self._reached):
                     break
                 continue
             if reply.status == 200:
@@ -220,8 +221,8 @@ class Transport:
 
         return run_in_thread(lambda: self.send(call))
 
-    def call(self, call: Call) -> Reply:
-        """Make one request, once; `network.NoReply` where the network failed or took too long."""
+    def call(self, call: Call, until: float = math.inf) -> Reply:
+        """Make one request, once, until then; `network.NoReply` where the network failed or took too long."""
         import httpx
 
         from dp_forward.service.client.network import NoReply, limited
@@ -229,16 +230,17 @@ class Transport:
         if self._process != os.getpid():
             self._connect()
         headers = self._headers if call.body is None else {**self._headers, "content-type": call.kind}
+        seconds = max(0.0, min(self._retry.timeout, until - time.monotonic()))
         try:
             request = httpx.Request(call.method, self.address + call.path, headers=headers, content=call.body)
             with (
-                limited(self._retry.timeout, call.most + _HEAD_BYTES) as limit,
+                limited(seconds, call.most + _HEAD_BYTES) as limit,
                 contextlib.closing(self._http.handle_request(request)) as response,
             ):
                 self._reached = True
                 body = _read_body(response, call.most, limit)
         except httpx.TimeoutException:
-            raise NoReply(f"it took longer than {self._retry.timeout:g} s", slow=True) from None
+            raise limit.late() from None
         except httpx.ProxyError:
             raise NoReply("the proxy does not connect to it", connected=False) from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):

@@ -11,7 +11,8 @@ bad record refuses the whole body.
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
     and no more than 8 MiB. All bodies on their way hold 128 MiB at most: the one that has taken longest gives
-    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept of a body that is refused.
+    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept of a body that is refused,
+    but for what `noise_check` has in memory.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class RecordReader:
         """What is read."""
         return self._spec
 
-    def body(self, data: bytes, user: str | None = None) -> list[Record]:
+    def body(self, data: bytes, sender: str = "") -> list[Record]:
         """All records of a body, or `Refused` with the index of the first that is none."""
         size = self.spec.record_bytes
         self.check_length(len(data))
@@ -68,7 +69,7 @@ class RecordReader:
             try:
                 record = parse_record(data[index * size : (index + 1) * size], labels=self.spec.label_count)
                 self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
-                self._check_noise(record.values, record.header.request, user)
+                self._check_noise(record.values, record.header.request, sender)
             except (WireError, Refused) as error:
                 raise Refused(error.code, f"Record {index}: {error.message}") from None
             records.append(record)
@@ -102,7 +103,8 @@ class RecordIntake:
             data = await limits.read_body(
                 request, most, seconds=self._seconds, what="A body of records", budget=self._reading
             )
-            records = await self.in_thread(lambda: self.reader.body(data, request.state.user))
+            sender = limits.sender_of(request, request.state.user)
+            records = await self.in_thread(lambda: self.reader.body(data, sender))
             counted: AbstractAsyncContextManager[None] = nullcontext()
             if self._users is not None:  # a record counts as a request does
                 counted = self._users.counted(request.state.user, [record.digest for record in records])

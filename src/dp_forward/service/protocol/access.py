@@ -22,6 +22,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def network_of(host: str) -> str:
+    """The address that one limit counts for: of IPv4 or loopback itself, of IPv6 its /64; a name as it is."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    found = getattr(found, "ipv4_mapped", None) or found
+    one = found.version == 4 or found.is_loopback
+    return str(found if one else ipaddress.ip_network((found, 64), strict=False))
+
+
 def read_token(path: str | os.PathLike[str]) -> str:
     """The token in a file: its only line."""
     try:

@@ -91,7 +91,7 @@ def _make(
     users: Users,
 ) -> Starlette:
     metrics, guard = Metrics() if handler is None else handler.metrics, Guard(settings.token, users=users)
-    metrics.classes = users.classes
+    users.classes = metrics.classes
     routes = [] if handler is None else _answer_routes(handler, settings, guard)
     if collection is not None:
         routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token, users=users)
@@ -147,7 +147,8 @@ def _answer_routes(handler: Handler, settings: ServerSettings, guard: Guard) -> 
             return limits.refusal(refused, close=True)
         if handler.batcher.full:  # before it costs a digest and a test
             raise limits.busy()
-        return Response(await handler.answer(data, user), media_type="application/json")
+        answered = await handler.answer(data, user, limits.sender_of(request, user))
+        return Response(answered, media_type="application/json")
 
     manifest = limits.json_route("/v1/manifest", handler.manifest.as_dict(), guard)
     return [manifest, Route("/v1/answer", answer, methods=["POST"])]

@@ -113,4 +113,4 @@ async def _log_counts(metrics: Metrics) -> None:
         await asyncio.sleep(_COUNT_SECONDS)
         if since := metrics.shown(metrics.outcomes - before):
             _log.info("requests of the last minute", extra={"counts": since})
-        before = metrics.outcomes.copy()
+        before = Counter(metrics.outcomes)

@@ -17,7 +17,6 @@ Edges:
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections import Counter
 from typing import Any, Final
@@ -25,6 +24,8 @@ from typing import Any, Final
 import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dp_forward.service.protocol.access import is_loopback, network_of
 
 _FOR_HEALTH: Final = 32  # connections beyond the limit, on which only health is answered
 _PAUSE_SECONDS: Final = 1.0
@@ -190,11 +191,5 @@ class LimitedConnection(H11Protocol):
 def _address(transport: asyncio.Transport) -> str | None:
     """The address that a limit counts for; None where there is no limit."""
     peer = transport.get_extra_info("peername")
-    try:
-        found = ipaddress.ip_address(peer[0].partition("%")[0])
-    except (TypeError, IndexError, ValueError):  # a Unix socket
-        return None
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found.is_loopback:
-        return None
-    return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+    found = network_of(peer[0]) if isinstance(peer, tuple) else "localhost"  # a Unix socket
+    return None if is_loopback(found) else found

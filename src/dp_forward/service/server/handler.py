@@ -141,25 +141,30 @@ class Handler:
             queue=settings.queue,
             on_batch=batch_sizes.observe,
         )
-        Gauge("dpf_queue", "Requests that wait.", registry=page).set_function(self.batcher.waiting)
+        self._queue = Gauge("dpf_queue", "Requests that wait.", registry=page, multiprocess_mode="livesum")
 
     @property
     def manifest(self) -> Manifest:
         """What this server asks for; it does not change."""
         return self._manifest
 
-    async def answer(self, data: bytes, user: str | None = None) -> bytes:
-        """The answer as JSON, which is counted, or `Refused`, which the app counts (`error_handlers`)."""
+    async def answer(self, data: bytes, user: str | None = None, sender: str = "") -> bytes:
+        """The answer as JSON, which is counted, or `Refused`, which the app counts (`error_handlers`).
+
+        The quota is that of ``user``; noise is checked by ``sender`` (`sender_of`).
+        """
         began = time.perf_counter()
         try:
-            outcome, answer = await self._answer(data, user)
+            outcome, answer = await self._answer(data, user, sender)
         except WireError as error:
             raise Refused(error.code, error.message) from None
+        finally:
+            self._queue.set(self.batcher.waiting())
         self.metrics.outcomes[outcome] += 1
         self._seconds.observe(time.perf_counter() - began)
         return answer
 
-    async def _answer(self, data: bytes, user: str | None) -> tuple[str, bytes]:
+    async def _answer(self, data: bytes, user: str | None, sender: str) -> tuple[str, bytes]:
         size = self.manifest.frame_bytes
         if len(data) != size:
             raise WireError("length", f"A frame for this server has {size} bytes, not {len(data)}")
@@ -178,8 +183,9 @@ class Handler:
             known = self._replays.find(frame.header.request, digest=digest)  # begun here meanwhile
         if known is not None:
             return "resent", await asyncio.shield(known)
-        self._noise_checks[offer.epsilon](frame.values, frame.header.request, user)
+        self._noise_checks[offer.epsilon](frame.values, frame.header.request, sender)
         computed = self.batcher.submit((frame.values, offer.step))
+        self._queue.set(self.batcher.waiting())
         pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest, offer))
         # As in `Batcher.submit`.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())

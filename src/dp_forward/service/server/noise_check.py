@@ -25,26 +25,33 @@ limits hold as they are. For PrivUnit: if no ``|V_i|`` passes L (``2 D Q(L) R``)
 Where so many entries cross that ``M = 2 D Q(L)`` is no longer rare, one entry may pass L, up to L' with
 ``2 D Q(L') = 1e-11``: all limits are moved outwards by L' - L, and two such entries have less than M^2 / 2.
 
-*Runs.* Where too few numbers cross for one release to tell, several do. A bounded matrix without noise is
+*Scores.* Where too few numbers cross for one release to tell, several do. A bounded matrix without noise is
 never longer than ``B = |a| + |r|``. An honest release is that short with a probability of at most p, whatever
 its text and whatever came before: under Gaussian noise by the central chi-square (of D - n degrees for n
 vectors of PrivUnit), for one vector of PrivUnit by its own law, ``s^2 + chi^2_{D-1} <= (B + |P r|)^2``,
-summed over s from above. So k different releases in a row are that short with p^k, and k is chosen for 1e-15:
-among a million honest releases a run of them has 1e-9.
+summed over s from above. A sender of whose releases every second lacks its noise is short with (1 + p) / 2.
+The likelihood ratio of a release under that and under honesty is ``e = (1 + p) / (2 p)`` if it is short and
+1/2 if not, and honest ones have ``E[e] <= 1`` given all before. A score adds up log e, is never below 0, and
+refuses at log A. By induction its exponential is at most ``max(1, R_i)`` with ``R_i = (1 + R_{i-1}) e_i``,
+and ``R_i + n - i`` is a supermartingale from n: so (Ville) n honest releases reach A with n / A at most.
+A is 1e15: among a million honest releases of a sender a refusal has 1e-9.
 
-*K-ary response* has no spread: one entry is 1 and the others are 0 (`OneHotCheck`). No run tells there: any
+*K-ary response* has no spread: one entry is 1 and the others are 0 (`OneHotCheck`). No score tells there: any
 row of decisions is what honest answers to some texts look like, and the server does not know the texts.
 
 Guarantees:
     An honest release is refused with a probability of at most `NoiseCheck.false_refusals`, which is below
-    1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail. A run adds
-    1e-9 for every million releases of a user, if all that is counted together is honest.
-    A client that never adds noise is refused at its `frames`-th release in a process at the latest, all by
-    itself.
+    1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail. A score adds
+    1e-9 for every million releases of a sender, if all that is counted together is honest.
+    A client that never adds noise is refused at its `frames`-th release in a process at the latest, if it is
+    counted by itself. Honest releases that are counted with it delay that, each by the log 2 that it takes
+    off the score, and reset nothing: where ``gain`` is above log 2, one of them for each of its own does not
+    hide it.
 Edges:
-    Below about 60 entries one release does not tell; then runs are counted, in each process, at each epsilon
-    and for each user where users are known, else over all, so that others in between hide it. `frames` is
-    None where no run of 1,000 tells.
+    Below about 60 entries one release does not tell; then scores are kept, in memory only: in each process,
+    at each epsilon, and for each user, or where users are not known for each address (of IPv6: its /64), of
+    the last 4,096 that had one. Behind a proxy all have one address. `frames` is None where 1,000 releases do
+    not tell. A retry counts once while its id is among the last 65,536 of short releases.
     It is no defence against a client that lies: noise can be faked, and who fakes it harms nobody but
     himself. An answer of K-ary response looks like a bare decision, so there only a client that sends its
     scores is found. It reads what the server was given anyway, so it costs no privacy.
@@ -53,6 +60,8 @@ Paper: not in it.
 
 import logging
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,9 +83,9 @@ _SAFE: Final = 1e-6
 """How far a quantile is moved outwards, relatively: far beyond its error, far below what matters."""
 _RARE: Final = 1e-11
 _SMALLEST: Final = 1e-290
-_RUN_RATE: Final = 1e-15  # how rarely a run begins at a given honest release: 1e-9 among a million
-_LONGEST_RUN: Final = 1000
-_MOST_RUNS: Final = 10_000  # of so many users at a time a run is remembered
+_LIMIT: Final = math.log(1e15)  # that of a score
+_MOST_FRAMES: Final = 1000
+_MOST_SENDERS, _MOST_IDS = 4096, 1 << 16  # remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +107,13 @@ class NoiseCheck:
     each_row: Limits | None
     column_means: Limits | None
     clamped: float  # the probability that clamping matters
-    frames: int | None  # the bounded matrix itself is refused the so-manieth time in a row; None: never
+    frames: int | None  # the bounded matrix itself is refused the so-manieth time; None: never
     bare: float  # without noise no matrix is longer
-    runs: dict[str | None, set[bytes]] = field(default_factory=dict, compare=False, repr=False)
-    """The last ids of each user, all of them as short as without noise; a retry counts once."""
+    gain: float  # what a release as short as that adds to a score
+    scores: OrderedDict[str, float] = field(default_factory=OrderedDict, compare=False, repr=False)
+    """Those above 0, by sender."""
+    _ids: OrderedDict[bytes, None] = field(default_factory=OrderedDict, compare=False, repr=False)
+    _lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
 
     @classmethod
     def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> Self:
@@ -130,9 +142,10 @@ class NoiseCheck:
         bare = length * vectors + of_all
         tells = whole.low > bare or (row is not None and by_row and row.low > length + of_row)
         rate = clamped + _short_rate(mechanism, rows * width, many or 0, bare + of_all + beyond)
-        run = math.ceil(math.log(_RUN_RATE) / math.log(rate)) if 0 < rate < 1 else _LONGEST_RUN + 1
-        frames = 1 if tells else max(2, run) if run <= _LONGEST_RUN else None
-        check = cls(rows, unit, whole, row, mean, clamped, frames, bare)
+        gain = math.log((1 + rate) / (2 * rate)) if 0 < rate < 1 else 0.0
+        late = gain * _MOST_FRAMES < _LIMIT
+        frames = 1 if tells else None if late else max(2, math.ceil(_LIMIT / gain))
+        check = cls(rows, unit, whole, row, mean, clamped, frames, bare, gain)
         if not check.false_refusals < MOST_FALSE_REFUSALS:
             rule = f"hold {rows} x {width} entries without clamping"
             raise InvalidInput("bits", rule, bits, "Use bits=16 for so many.")
@@ -144,30 +157,32 @@ class NoiseCheck:
         tests = (self.whole, self.each_row, self.column_means)
         return self.clamped + sum(limits.rate for limits in tests if limits is not None)
 
-    def __call__(self, values: NDArray[Any], request: bytes = b"", user: str | None = None) -> None:
+    def __call__(self, values: NDArray[Any], request: bytes = b"", sender: str = "") -> None:
         """Nothing for a spread that fits; else `Refused` with the code no_noise or too_much_noise."""
         exact = values.astype(np.int64)
         by_row = np.sum(exact * exact, axis=1)
         if self.frames is not None and self.frames > 1:
             short = math.sqrt(by_row.sum()) * self.per_deviation <= self.bare
-            self._count(short, request, user, self.frames)
+            self._count(short, request, sender)
         self._compare(self.whole, np.sum(by_row, keepdims=True), "matrix")
         self._compare(self.each_row, by_row, "row")
         if self.column_means is not None:
             means = np.sum(exact, axis=0).astype(np.float64)
             self._compare(self.column_means, np.sum(means * means, keepdims=True) / self.rows, "mean")
 
-    def _count(self, short: bool, request: bytes, user: str | None, most: int) -> None:
-        run = self.runs.pop(user, set())
-        if not short:
-            return
-        if len(run) < most:
-            run.add(request)
-        self.runs[user] = run
-        if len(self.runs) > _MOST_RUNS:
-            del self.runs[next(iter(self.runs))]
-        if len(run) == most:
-            raise Refused("no_noise", f"{most} in a row are as short as they would be without noise.")
+    def _count(self, short: bool, request: bytes, sender: str) -> None:
+        with self._lock:  # records are read in threads
+            change = -math.log(2) if not short else 0.0 if request in self._ids else self.gain
+            score = min(max(0.0, self.scores.pop(sender, 0.0) + change), _LIMIT)
+            if score:
+                self.scores[sender] = score
+            if short:
+                self._ids[request] = None
+            for memory, most in ((self.scores, _MOST_SENDERS), (self._ids, _MOST_IDS)):
+                if len(memory) > most:
+                    memory.popitem(last=False)
+        if short and score == _LIMIT:
+            raise Refused("no_noise", "Too many releases are as short as they would be without noise.")
 
     def _compare(self, limits: Limits | None, squares: NDArray[Any], what: str) -> None:
         if limits is None:
@@ -187,7 +202,7 @@ class OneHotCheck:
     frames: None = None
     false_refusals: float = 0.0
 
-    def __call__(self, values: NDArray[Any], request: bytes = b"", user: str | None = None) -> None:
+    def __call__(self, values: NDArray[Any], request: bytes = b"", sender: str = "") -> None:
         """Nothing for a row with one 1 and else 0; else `Refused` with the code no_noise."""
         if np.count_nonzero(values) != 1 or values.max() != 1:
             raise Refused("no_noise", "An answer among K labels is one 1, and 0 in all other places.")
@@ -208,7 +223,7 @@ def warn_if_blind(checks: Iterable[NoiseCheck | OneHotCheck]) -> None:
     if None in frames:
         _log.warning("so few numbers cross that a client without noise may not be noticed")
     elif (latest := max(filter(None, frames))) > 1:
-        _log.warning("a client without noise is noticed after %d releases in a row", latest)
+        _log.warning("a client without noise is noticed after %d releases", latest)
 
 
 def _short_rate(mechanism: Mechanism, degrees: int, vectors: int, reach: float) -> float:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from dp_forward.errors import DpForwardError
+from dp_forward.service.protocol.access import network_of
 
 _OCTETS: Final = "application/octet-stream"
 _STATUS: Final = {
@@ -56,6 +57,16 @@ class Refused(DpForwardError):
     @property
     def status(self) -> int:
         return _STATUS.get(self.code, 400)
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """The address that limits count for (`network_of`)."""
+    return "" if connection.client is None else network_of(connection.client.host)
+
+
+def sender_of(connection: HTTPConnection, user: str | None) -> str:
+    """Whom a payload is counted for: its user, else its address; no name of a user has a slash."""
+    return user or f"/{address_of(connection)}"
 
 
 def busy(what: str = "Too many requests wait. Send the same bytes again.") -> Refused:

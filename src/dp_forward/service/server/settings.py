@@ -7,6 +7,7 @@ Guarantees:
 
 import os
 import re
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -81,12 +82,22 @@ class ServerSettings:
         for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
             if path is not None and not Path(path).is_file():
                 raise InvalidInput(name, "be a file", path, "Give the path of a PEM file.")
+        if self.tls_cert is not None:
+            self._check_certificate(self.tls_cert)
         named = self.store if self.token is None else self.token
         missing = [what for what, given in (("a token", named), ("TLS", self.tls_cert)) if given is None]
         if not is_loopback(self.host) and missing:  # off loopback the network is hostile
             found = f"{self.host} without {' and '.join(missing)}"
             remedy = "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1."
             raise InvalidInput("host", "be loopback without a token and TLS", found, remedy)
+
+    def _check_certificate(self, cert: str | os.PathLike[str]) -> None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, self.tls_key)
+        except OSError as error:  # an SSLError is one
+            found = getattr(error, "reason", None) or error.strerror or "no PEM"
+            remedy = "Give a certificate and its key in PEM."
+            raise InvalidInput("tls", "be a certificate and its key", found, remedy) from None
 
     def _check_access(self) -> None:
         for token in (self.token, self.metrics_token):

@@ -27,6 +27,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import uvicorn
@@ -34,14 +36,13 @@ import uvicorn
 from dp_forward.errors import DpForwardError
 from dp_forward.optional_packages import name_extra
 from dp_forward.service.server.audit_log import AuditLog
-from dp_forward.service.server.uvicorn_runner import handled_signals, print_line
+from dp_forward.service.server.uvicorn_runner import DRAIN_S, drain, handled_signals, print_line
 
 __all__ = ["Supervisor"]
 
 _log = logging.getLogger("dp_forward.service")
 
 _PAUSE_S, _LONGEST_PAUSE_S, _TRIES = 0.5, 30.0, 5
-_DRAIN_S: Final = 1.0
 _KILL_AFTER_S: Final = 10.0  # after the time that a server has to stop; then a worker is killed
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -68,16 +69,17 @@ class Supervisor:
         self, work: Work, listening: socket.socket, *, workers: int, stop_seconds: float, audit: AuditLog
     ) -> None:
         self._work, self._listening, self._count, self._audit = work, listening, workers, audit
-        self._stop_seconds = stop_seconds + _DRAIN_S + _KILL_AFTER_S
+        self._stop_seconds = stop_seconds + DRAIN_S + _KILL_AFTER_S
         self._workers: dict[int, _Worker] = {}
         self._serving, self._coming, self._newest = 0, 1, 1
         self._due: list[float] = []
+        self._metrics = ""  # the folder of the workers' counters
         self._failures, self._signals = 0, set[int]()
         self._wake, self._alive = os.pipe(), os.pipe()
 
     def run(self, say: Callable[[str], object] = print_line) -> None:
         """Serve; ``say`` gets a worker's line once all listen. The error of a first that fails is raised."""
-        with self._handled_signals():
+        with self._handled_signals(), TemporaryDirectory(prefix="dpf-metrics-") as self._metrics:
             try:
                 self._start_worker(self._coming)
                 while not {signal.SIGINT, signal.SIGTERM} & self._signals:
@@ -144,6 +146,8 @@ class Supervisor:
             if os.waitpid(worker.pid, os.WNOHANG)[0]:
                 worker.read()
                 os.close(worker.pipe)
+                for file in Path(self._metrics).glob(f"gauge_live*_{worker.pid}.db"):
+                    file.unlink()  # as prometheus_client's mark_process_dead does
                 del self._workers[worker.pid]
                 yield worker
 
@@ -190,9 +194,10 @@ class Supervisor:
         for descriptor in (*self._wake, self._alive[1], *(worker.pipe for worker in self._workers.values())):
             os.close(descriptor)
         if self._count > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._metrics  # it was not imported yet
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._count)))
         try:
-            with name_extra():
+            with name_extra(extra="serve"):
                 self._work(self._listening, lambda line: os.write(tell, line.encode()), self._follow)
         except DpForwardError as error:
             os.write(tell, json.dumps({"error": str(error), "code": error.exit_code}).encode())
@@ -206,9 +211,8 @@ class Supervisor:
         def stop() -> None:
             loop.remove_reader(self._alive[0])
             if not stopping:
-                stopping.append(loop.create_task(_drain(server)))
+                stopping.append(loop.create_task(drain(server)))
 
-        self._listening.listen(2048)  # the kernel's; see `run_server`
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_signal_handler(signal.SIGTERM, stop)
         loop.add_reader(self._alive[0], stop)
@@ -225,15 +229,3 @@ class Supervisor:
             for descriptor in (*self._wake, *self._alive):
                 os.close(descriptor)
             self._listening.close()
-
-
-async def _drain(server: uvicorn.Server) -> None:
-    """Accept nothing more, close every connection after its next answer, and then the silent ones."""
-    for one in server.servers:
-        one.close()
-    server.config.encoded_headers.append((b"connection", b"close"))
-    await server.on_tick(0)  # from now on it is a header of every response
-    until = time.monotonic() + _DRAIN_S
-    while server.server_state.connections and time.monotonic() < until:
-        await asyncio.sleep(0.02)
-    server.should_exit = True

@@ -22,15 +22,15 @@ Edges:
 
 import hashlib
 import hmac
-import ipaddress
 import logging
+import math
 import re
 import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count as checked_count
 from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.batching import Batcher
-from dp_forward.service.server.request_limits import Refused
+from dp_forward.service.server.request_limits import Refused, address_of
 from dp_forward.storage.database import Problem
 from dp_forward.storage.stores import Place, open_store
 
@@ -87,7 +87,7 @@ class UserStore:
     def __init__(self, place: Place) -> None:
         def refuse(problem: Problem) -> DpForwardError:
             rule = "be a folder or a database that can be used"
-            return InvalidInput("store", rule, problem.kind, "Name another.")
+            return InvalidInput("store", rule, problem.detail or problem.kind, "Name another.")
 
         self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
         self.close = self._database.close  # close the store; closing twice is harmless
@@ -119,11 +119,11 @@ class UserStore:
     def rotate(self, name: str, *, grace: int = 0) -> str:
         """Another token; the old ones stop, after ``grace`` seconds or at the end they had before."""
         checked_count("grace", grace, at_least=0, remedy="It is a number of seconds.")
-        token, now = secrets.token_hex(32), int(time.time())
-        until = now + grace
+        token, now = secrets.token_hex(32), time.time()
+        until = math.ceil(now + grace) if grace else int(now)  # a grace is never shorter than said
         with self._database.transaction(write=True) as connection:
             _check_known(connection, name)
-            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, now))
+            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, int(now)))
             old = "UPDATE tokens SET until = ? WHERE name = ? AND (until IS NULL OR until > ?)"
             connection.execute(old, (until, name, until))
             connection.execute("INSERT INTO tokens VALUES (?, ?, NULL)", (_digest(token), name))
@@ -310,13 +310,10 @@ class Guard:
         if self._users is not None:
             self._users.audit.count("token_refused")
         message = "This server answers with its token only. Send it as a bearer token."
-        where = "" if connection.client is None else connection.client.host
-        raise Refused("token", message, delay=self._delay(where))
+        raise Refused("token", message, delay=self._delay(address_of(connection)))
 
     def _delay(self, host: str) -> float:
         """Seconds that the refusal of one more wrong token from this address waits."""
-        with suppress(ValueError):  # of IPv6, the /64
-            host = str(ipaddress.IPv6Network((ipaddress.IPv6Address(host), 64), strict=False))
         now = time.monotonic()
         count, last = self._wrong.pop(host, (0, now))
         count = 1 if now - last > self._FORGET_S else count + 1

@@ -1,5 +1,6 @@
 """Run an ASGI app with uvicorn until a signal: for every server of this package."""
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -7,26 +8,30 @@ import logging
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.connections import Connections, LimitedConnection
 from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["bind_socket", "log_to_stderr", "run_server"]
+__all__ = ["bind_socket", "log_to_stderr", "run_reloading", "run_server"]
 
 _log = logging.getLogger("dp_forward.service")
+DRAIN_S: Final = 1.0  # for connections on which nothing was asked yet
 _OTHER_FILES: Final = 128  # the listening socket, stores, libraries, and connections kept for health
 
+T = TypeVar("T")
 print_line = partial(print, flush=True)  # whoever started this process waits for it
 
 
@@ -36,13 +41,14 @@ def run_server(
     *,
     say: Callable[[str], object] = print_line,
     ready: Callable[[uvicorn.Server], None] = lambda server: None,
+    due: Callable[[], bool] = lambda: False,
     listening: socket.socket | None = None,
-) -> None:
-    """Listen until SIGINT or SIGTERM; then refuse what is new, finish what waits, and return.
+) -> bool:
+    """Listen until SIGINT, SIGTERM or ``due``; then refuse what is new, finish what waits, and return.
 
     When it listens, it prints one line of JSON on stdout: ``{"address", "host", "port", "tls", "token"}``.
     ``ready`` is called next; see `run_until_signal`. Logs go to stderr, as ``settings.log`` says. A worker of
-    several has its ``listening`` socket already.
+    several has its ``listening`` socket already. Returns whether a signal ended it.
     """
     if settings.log is not None:
         log_to_stderr(json_lines=settings.log == "json")
@@ -55,14 +61,16 @@ def run_server(
     line = {"address": address, "host": host, "port": port, "tls": tls, "token": token is not None}
 
     def announce() -> None:
+        listening.listen(2048)  # the kernel's; see above
         _log.info("the server listens")
         say(json.dumps(line))
 
-    run_until_signal(
+    return run_until_signal(
         app,
         listening,
         announce,
         ready,
+        due=due,
         limits=settings,
         log_level="error",  # a warning could be had by every client, as often as it likes
         lifespan="on",
@@ -72,6 +80,44 @@ def run_server(
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+
+
+def run_reloading(
+    listening: socket.socket,
+    read: Callable[[], T],
+    serve: Callable[[T, dict[str, Any]], bool],
+    audit: AuditLog,
+) -> None:
+    """Serve what ``read`` gives until SIGINT or SIGTERM; SIGHUP reads anew, ends in order and begins again.
+
+    ``serve`` hands its second argument on to `run_server`, and returns what that does. Meanwhile the socket
+    stays open, and whoever comes waits. Where ``read`` refuses, it is logged why, and the old state stays.
+    """
+    state, say, asked, ended = read(), iter([print_line]), list[int](), False
+
+    def due() -> bool:
+        nonlocal state
+        if not asked:
+            return False
+        asked.clear()
+        try:
+            state = read()
+        except DpForwardError as error:
+            audit.write("reload_failed")
+            _log.error("the old state stays: %s", error)
+            return False
+        audit.write("reload")
+        return True
+
+    kept = handled_signals([signal.SIGHUP], lambda number, _: asked.append(number))
+    with contextlib.closing(listening), kept:
+        audit.write("start")
+        try:
+            while not ended:  # the line is printed once
+                tell: Any = next(say, lambda line: None)
+                ended = serve(state, {"say": tell, "due": due, "listening": listening.dup()})
+        finally:
+            audit.write("stop")
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -98,14 +144,17 @@ def run_until_signal(
     announce: Callable[[], object],
     ready: Callable[[uvicorn.Server], None],
     *,
+    due: Callable[[], bool] = lambda: False,
     limits: ServerSettings,
     **options: Any,
-) -> None:
-    """Serve until SIGINT or SIGTERM, finish what waits, close the socket and return.
+) -> bool:
+    """Serve until SIGINT or SIGTERM, finish what waits, close the socket; whether a signal came.
 
     ``announce`` is called once it listens, and then ``ready``, with the server: setting its ``should_exit``
-    stops it, from another thread too. ``limits`` are those of connections; ``options`` are uvicorn's.
+    stops it, from another thread too, and so does ``due``, which is asked ten times a second. ``limits`` are
+    those of connections; ``options`` are uvicorn's.
     """
+    signals = list[int]()
 
     class AnnouncedServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -119,23 +168,36 @@ def run_until_signal(
                 announce()
                 ready(self)
 
+        async def on_tick(self, counter: int) -> bool:
+            if due():
+                await drain(self)
+            return await super().on_tick(counter)
+
     # An address in a header is what anybody writes there.
     plain = {"access_log": False, "ws": "none", "server_header": False, "proxy_headers": False}
     config = uvicorn.Config(app, **{**plain, **options})
-    try:
-        config.load()
-    except OSError as error:  # an SSLError is one
-        found = getattr(error, "reason", None) or error.strerror or "no PEM"
-        remedy = "Give a certificate and its key in PEM."
-        raise InvalidInput("tls", "be a certificate and its key", found, remedy) from None
+    config.load()
     most, each, idle = _allow_files(limits.connections), limits.connections_per_address, limits.idle_seconds
     connections = Connections(most, per_address=each, idle_seconds=idle, tls=config.ssl)
     config.ssl = None  # a connection begins TLS once it was counted
     config.http_protocol_class = partial(LimitedConnection, connections=connections)  # type: ignore[assignment]
     # uvicorn raises a signal again once it has stopped; having stopped in order is a success.
-    kept = handled_signals((signal.SIGINT, signal.SIGTERM), lambda *_: None)
+    kept = handled_signals((signal.SIGINT, signal.SIGTERM), lambda number, _: signals.append(number))
     with contextlib.closing(listening), kept:
         AnnouncedServer(config).run(sockets=[listening])
+    return bool(signals)
+
+
+async def drain(server: uvicorn.Server) -> None:
+    """Accept nothing more, close every connection after its next answer, and then the silent ones."""
+    for one in server.servers:
+        one.close()
+    server.config.encoded_headers.append((b"connection", b"close"))
+    await server.on_tick(0)  # from now on it is a header of every response
+    until = time.monotonic() + DRAIN_S
+    while server.server_state.connections and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+    server.should_exit = True
 
 
 def _allow_files(connections: int) -> int:

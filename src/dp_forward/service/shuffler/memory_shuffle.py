@@ -38,7 +38,7 @@ def shuffle_bodies(bodies: Mapping[str, bytes], spec: CollectionSpec, out: Path)
     for sender, data in bodies.items():
         try:
             parts = [data[at : at + step] for at in range(0, len(data), step)]
-            records = [one for part in parts for one in reader.body(part, user=sender)]
+            records = [one for part in parts for one in reader.body(part, sender)]
         except Refused as error:
             refused[error.code] += 1
             continue

@@ -36,9 +36,10 @@ from starlette.requests import Request
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.client import transport
-from dp_forward.service.client.transport import ServerRefused, ServerUnavailable, Transport
+from dp_forward.service.client.transport import ServerRefused, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
+from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused, json_route
@@ -79,11 +80,7 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
 
 def fetch_spec(collector: Transport) -> CollectionSpec:
     """What the collector wants; a spec that makes no sense, or is that of another shuffler, is refused."""
-    try:
-        found = collector.send(transport.Call("GET", "/v1/collection")).json()
-    except ServerUnavailable:
-        raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-    spec = CollectionSpec.from_dict(found)
+    spec = CollectionSpec.from_dict(collector.send(transport.Call("GET", "/v1/collection")).json())
     if spec.shuffler_least is not None:
         raise InvalidInput("collector", "collect by itself", "a shuffler", "Name the collector behind it.")
     return spec
@@ -137,8 +134,6 @@ class Forwarder:
             try:
                 self.once()
                 continue
-            except ServerUnavailable:
-                why = "the collector gives no answer"
             except DpForwardError as error:
                 why = str(error)
             except Exception as error:  # its message could hold anything
@@ -169,10 +164,11 @@ def make_shuffler_app(
     least = store.offered.shuffler_least or 0
     if count("most", most, remedy="Leave it out for the default.") < least:
         raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
-    if store.offered.least_users is not None and users is None:
+    users = users or Users(None, AuditLog(None))
+    if store.offered.least_users is not None and not users.known:
         found, remedy = "one token for all, or none", "Give each user a token of his own."
         raise InvalidInput("least_users", "be told of users that are known", found, remedy)
-    if users is None:
+    if not users.known:
         _log.warning(
             "users are not told apart: whoever may send can fill a batch but for one record, and isolate it; "
             "the promise of the shuffler rests on trust in all of them"
@@ -198,8 +194,7 @@ def make_shuffler_app(
     def unready() -> str | None:
         try:
             store.batch  # noqa: B018 (it can be read)
-            if users is not None:
-                users.check()
+            users.check()
         except DpForwardError:
             return "store"
         return forwarder.unready()
