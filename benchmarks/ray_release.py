@@ -1,34 +1,41 @@
 """Release a corpus on Ray: kills of workers and of the driver, throughput, memory.
 
 python -m benchmarks.ray_release kills|forks|speed|memory [--records N] [--kills 100] [--driver-kills 2]
-    [--minutes 60] [--pause 6] [--workers 2] [--address HOST:PORT] [--store postgresql://...] [--json FILE]
+    [--minutes 60] [--pause 0.3] [--workers 2] [--address HOST:PORT] [--store postgresql://...] [--json FILE]
 
 * kills: while a driver releases a file of short texts, its Ray workers are killed (SIGKILL) one after another
-  at random moments, and the driver now and then too, which is then started again. Counted are the records,
-  the charges in the store, the releases in the ledger and the distinct releases in the corpus.
+  at random moments, nine times of ten one that is drawing, and the driver now and then too, which is then
+  started again. Counted are the kills by what was hit, the records, the charges in the store, the releases in
+  the ledger and the distinct releases in the corpus.
 * forks: the code of an actor runs in forked processes, without Ray, so that a kill costs milliseconds. Each
   takes pieces at random, also such as were drawn; what was told of a piece must be one and the same draw. A
   control, which tells its own draw whatever is stored, must be caught.
-* speed: records per second of the engine `ray` with one and two workers, as a ratio to the engine `local`,
-  from the first draw to the last one; and the seconds of the whole.
+* speed: the seconds of the engine `ray` with one and two workers, and those of the engine `local` over them:
+  of the whole command, and of the part after the texts were read, which starts the workers and draws.
 * memory: the resident memory of the driver and of the largest worker, at a tenth of the records and at all.
 
-The front is a random BERT of two blocks. Only children of the raylet of this cluster are killed. The exit
-code is 1 where something is lost or doubled.
+The front is a random BERT of two blocks. Without --address, a Ray head with a token and a folder of its own
+runs while it measures. Only children of the raylet of this cluster are killed. The exit code is 1 where
+something is lost or doubled, and where fewer workers were killed than --kills, or none of them while it drew:
+then take more records, or shorter pauses.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +44,7 @@ import numpy as np
 from benchmarks.report import ROOT, provenance
 
 TESTS = ROOT / "tests"
-OURS = ("Map",)  # processes that run our tasks; others only start
-
+OURS, DRAWS = "Map", "(_Drawing)).submit"  # in the titles of processes that run our tasks, and that draw
 
 PIECE = 16  # records of a forked process at a time
 
@@ -51,12 +57,34 @@ class Setting(NamedTuple):
     store: str | None
     workers: int
 
-    def start(self, engine: str = "ray") -> subprocess.Popen[str]:
+    def start(self, engine: str = "ray", stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """A driver in a process of its own; it tells its progress in lines of JSON."""
         store, address = self.store or "", self.address or ""
         words = ["drive", engine, str(self.folder), address, store, str(self.workers)]
         command = [sys.executable, "-m", "benchmarks.ray_release", *words]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=ROOT, stdout=stdout, text=True)
+
+
+@contextlib.contextmanager
+def start_cluster(folder: Path) -> Iterator[str]:
+    """A Ray head with a token of its own, its address; its files lie in ``folder``."""
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # nobody waits for its tasks
+    import ray  # it reads the environment
+
+    words = "start --head --block --port 0 --include-dashboard false --disable-usage-stats --temp-dir"
+    command = [sys.executable, "-m", "ray.scripts.scripts", *words.split(), str(folder)]
+    head, written = subprocess.Popen(command, stdout=subprocess.DEVNULL), folder / "ray_current_cluster"
+    try:
+        while not written.is_file():
+            if head.poll() is not None:
+                raise RuntimeError("Ray did not start")
+            time.sleep(0.2)
+        yield written.read_text()
+    finally:
+        ray.shutdown()
+        head.terminate()
+        head.wait()
 
 
 def prepare_run(folder: Path, records: int) -> None:
@@ -66,7 +94,7 @@ def prepare_run(folder: Path, records: int) -> None:
     from tiny_task import WORDS
     from tiny_user import write_user
 
-    write_user(folder / "run", noise=NoiseSpec(epsilon=4.0), cut="output", width=None)
+    write_user(folder / "run", noise=NoiseSpec(epsilon=4.0), cut="output", rows=40, width=None)
     words, draw = list(WORDS[5:]), np.random.default_rng(0)
     chosen = draw.integers(0, len(words), (records, 8))
     with (folder / "texts.jsonl").open("w") as file:
@@ -97,12 +125,14 @@ def drive(engine: str, folder: Path, address: str, store: str, workers: int) -> 
     if engine == "local":
         texts = read_texts(task, "train", user.tokens, progress=counter(say, "reading"))
         release_corpus(user, texts, out, progress=counter(say, "releasing"), **settings)
+        say("end", len(texts), len(texts), None)
         return
     on_ray.connect(address or None)
     dataset, task = on_ray.read_task(task, "train")
     more: dict[str, Any] = {"store": store or None, "workers": workers, "progress": counter(say, "reading")}
     with on_ray.prepare(dataset, task, user, out, **more) as (texts, drawing):
         release_corpus(user, texts, out, engine=drawing, progress=counter(say, "releasing"), **settings)
+        say("end", len(texts), len(texts), None)
 
 
 def ray_workers(address: str | None) -> dict[int, str]:
@@ -123,7 +153,9 @@ def ray_workers(address: str | None) -> dict[int, str]:
         found[int(place.name)] = parent, words
     raylets = {pid for pid, (_, words) in found.items() if any(f"name={one} " in words for one in sockets)}
     return {
-        pid: words for pid, (parent, words) in found.items() if parent in raylets and words[:5] == "ray::"
+        pid: words.strip()
+        for pid, (parent, words) in found.items()
+        if parent in raylets and words[:5] == "ray::"
     }
 
 
@@ -131,32 +163,36 @@ def measure_kills(
     setting: Setting, *, kills: int, driver_kills: int, minutes: float, pause: float
 ) -> dict[str, Any]:
     """Kill at random moments, at most for so many minutes, let the last driver end, and count."""
-    killed: dict[str, int] = {}
-    driver_at = set(random.sample(range(1, kills), driver_kills)) if driver_kills else set()
-    driver, done, until = setting.start(), 0, time.monotonic() + 60 * minutes
-    while done < kills and time.monotonic() < until:
-        time.sleep(random.uniform(0.2, pause))
-        if driver.poll() is not None:
-            break
-        there = ray_workers(setting.address).items()
-        ours = [(pid, name) for pid, name in there if any(word in name for word in OURS)]
-        if not ours:
-            continue
-        pid, name = random.choice(ours)
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        done += 1
-        killed[name.split()[0]] = killed.get(name.split()[0], 0) + 1
-        if done in driver_at:
-            driver.kill()
-            driver.wait()
-            killed["driver"] = killed.get("driver", 0) + 1
-            driver = setting.start()
-        print(f"kill {done}: {name.split()[0]}", file=sys.stderr, flush=True)
-    code = driver.wait() if driver.stdout is None else (driver.communicate(), driver.returncode)[1]
-    return {"worker_kills": done, "killed": killed, "exit_code": code, **counts(setting)}
+    killed, done, until = Counter[str](), 0, time.monotonic() + 60 * minutes
+    driver_at = set(random.sample(range(1, kills), driver_kills))
+    driver = setting.start(stdout=subprocess.DEVNULL)
+    try:
+        while done < kills and driver.poll() is None and time.monotonic() < until:
+            time.sleep(random.uniform(0, pause))
+            wanted, ours = DRAWS if random.random() < 9 / 10 else OURS, dict[int, str]()
+            while not ours and driver.poll() is None:  # a piece is drawn in a fraction of a second
+                time.sleep(0.05)
+                ours = {pid: name for pid, name in ray_workers(setting.address).items() if wanted in name}
+            if not ours:
+                break
+            pid = random.choice(list(ours))
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            done += 1
+            killed[ours[pid].split()[0]] += 1
+            print(f"kill {done}: {ours[pid]}", file=sys.stderr, flush=True)
+            if done in driver_at:
+                driver.kill()
+                driver.wait()
+                killed["driver"] += 1
+                driver = setting.start(stdout=subprocess.DEVNULL)
+        code = driver.wait()
+    finally:
+        driver.kill()
+    hit = {"killed": dict(killed), "drawing_kills": sum(n for name, n in killed.items() if DRAWS in name)}
+    return {"worker_kills": done, **hit, "exit_code": code, **counts(setting)}
 
 
 def measure_forks(folder: Path, place: str, *, kills: int, records: int, careless: bool) -> dict[str, Any]:
@@ -237,13 +273,15 @@ def counts(setting: Setting) -> dict[str, Any]:
 
 
 def measure_speed(setting: Setting, *, engine: str) -> dict[str, Any]:
-    """Records per second from the first draw on."""
+    """Seconds of a release in all, and of it after the last text was read."""
+    began = time.monotonic()
     driver = setting.start(engine)
     said = [json.loads(line) for line in driver.communicate()[0].splitlines() if line.startswith("{")]
-    drawn = [one for one in said if one["stage"] == "releasing"]
-    first, last = drawn[0], drawn[-1]
-    rate = (last["done"] - first["done"]) / (last["seconds"] - first["seconds"])
-    return {"records": last["done"], "per_second": round(rate, 1), "seconds": round(last["seconds"], 1)}
+    whole, end = time.monotonic() - began, said[-1]
+    read = max(one["seconds"] for one in said if one["stage"] == "reading")
+    after = end["seconds"] - read
+    numbers = {"seconds": whole, "seconds_after_reading": after, "per_second": end["done"] / after}
+    return {"records": end["done"], **{name: round(value, 1) for name, value in numbers.items()}}
 
 
 def measure_memory(setting: Setting, *, records: int) -> dict[str, Any]:
@@ -254,7 +292,7 @@ def measure_memory(setting: Setting, *, records: int) -> dict[str, Any]:
     for line in driver.stdout:
         said = json.loads(line) if line.startswith("{") else {}
         tenth = tenth or (said.get("stage") == "releasing" and said["done"] > records / 10)
-        workers = [pid for pid, name in ray_workers(setting.address).items() if "Map" in name]
+        workers = [pid for pid, name in ray_workers(setting.address).items() if OURS in name]
         for kind, pids in (("driver", [driver.pid]), ("worker", workers)):
             found = greatest[kind]
             found[tenth] = max([found[tenth], *map(resident, pids)])
@@ -289,16 +327,19 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--driver-kills", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--pause", type=float, default=6.0, help="at most so many seconds between kills")
+    parser.add_argument("--pause", type=float, default=0.3, help="at most so many seconds between kills")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--address")
     parser.add_argument("--store")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="dpf-ray-") as place:
-        folder = Path(place)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpf-ray-")))
         prepare_run(folder, given.records)
-        setting = Setting(folder, given.address, given.store, given.workers)
+        address = given.address
+        if address is None and given.what != "forks":
+            address = stack.enter_context(start_cluster(folder / "ray"))
+        setting = Setting(folder, address, given.store, given.workers)
         if given.what == "kills":
             more = {"driver_kills": given.driver_kills, "minutes": given.minutes, "pause": given.pause}
             found = measure_kills(setting, kills=given.kills, **more)
@@ -314,7 +355,8 @@ def main() -> int:
             found = {"local": measure_speed(setting, engine="local")}
             for workers in (1, 2):
                 one = measure_speed(setting._replace(workers=workers), engine="ray")
-                one["ratio"] = round(one["per_second"] / found["local"]["per_second"], 3)
+                for name in ("seconds", "seconds_after_reading"):
+                    one[f"local_over_this_{name}"] = round(found["local"][name] / one[name], 3)
                 found[f"ray_{workers}"] = one
     result = {given.what: found, **provenance(("torch", "ray", "numpy"))}
     print(json.dumps(result, indent=2))
@@ -322,13 +364,14 @@ def main() -> int:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
     if given.what == "forks":
         return int(found["forks"]["doubled_pieces"] > 0 or not found["control"]["doubled_pieces"])
-    return int(given.what == "kills" and not is_sound(found, given.records))
+    return int(given.what == "kills" and not is_sound(found, given.records, given.kills))
 
 
-def is_sound(found: dict[str, Any], records: int) -> bool:
-    """Whether every record was charged, drawn and released once, and the ledger has one release."""
+def is_sound(found: dict[str, Any], records: int, kills: int) -> bool:
+    """Whether all kills came, some of what draws, and each record and the release were charged once."""
     numbers = (found["records"], found["charges"], found["draws"], found["distinct_releases"])
     whole = found["exit_code"] == 0 and set(numbers) == {records}
+    whole = whole and found["worker_kills"] == kills and found["drawing_kills"] > 0
     return whole and abs(found["epsilon_in_ledger"] - found["epsilon_per_record"]) < 1e-6
 
 

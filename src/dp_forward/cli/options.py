@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Argument, Option, Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
+from typer.utils import get_params_from_function
 
 from dp_forward.cli import output
 from dp_forward.errors import DpForwardError, InvalidInput
@@ -62,14 +63,19 @@ class _Panels:
         """Arguments, the usual options, every other panel, Advanced; then the verbs of a group."""
         sections: dict[str, list[Any]] = {title: [] for title in ("Arguments", "Options", *_PANELS)}
         for one in sorted(self.get_params(ctx), key=_place):  # type: ignore[attr-defined]
-            sections[self.panel_of(one)].append(one.get_help_record(ctx))
+            if record := one.get_help_record(ctx):
+                flags, text = record[0], record[1].replace("\\[", "[")  # typer 0.20 escapes it for Rich
+                if one.param_type_name == "argument" and not one.help:  # with click 8.5 it loses the help
+                    known = get_params_from_function(self.callback)  # type: ignore[attr-defined]
+                    text = f"{known[one.name].default.help}  {text}".rstrip()
+                sections[self.panel_of(one)].append((flags, text))
         for name, verb in (self.commands if isinstance(self, TyperGroup) else {}).items():
             panel = getattr(verb, "rich_help_panel", None) or "Commands"
             sections.setdefault(panel, []).append((name, verb.get_short_help_str(formatter.width - 14)))
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
-                    formatter.write_dl(list(filter(None, rows)))
+                    formatter.write_dl(rows)
 
     def panel_of(self, parameter: Any) -> str:
         """The panel that shows an argument or option."""

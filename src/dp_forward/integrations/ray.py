@@ -71,7 +71,8 @@ def connect(address: str | None = None) -> None:
 
     Edges:
         Ray's usage statistics are off where it is started here. Its services listen on the network; who wants
-        to use them needs the cluster's token (Ray's own, see there).
+        to use them needs the token in ~/.ray/auth_token. Ray reads it where it is started here, but for
+        an address only where RAY_AUTH_MODE is token.
     """
     with name_extra("The engine ray"):
         import ray.data
@@ -87,7 +88,8 @@ def connect(address: str | None = None) -> None:
         ray.init(**started, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of a network, of a cluster of another version, of a machine that is too slow
         rule, found = "name a Ray cluster that answers", type(error).__name__
-        raise InvalidInput("ray_address", rule, found, "Start one with ray start --head.") from None
+        remedy = "Start one with ray start --head; if it has a token, set RAY_AUTH_MODE=token here too."
+        raise InvalidInput("ray_address", rule, found, remedy) from None
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, and progress is shown
 
 

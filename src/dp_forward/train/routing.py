@@ -122,22 +122,18 @@ def generate_replies(
 ) -> list[str]:
     """What a causal language model says to each public prompt; greedy, so the same on every machine alike.
 
-    Only safetensors of ``model`` are read, and no code of a checkpoint is run.
+    Only safetensors or GGUF of ``model`` are read, and no code of a checkpoint is run.
 
     Edges:
         There are only K replies, so they are written once, before anybody asks. A model that says nothing
         gives an empty one. A reply ends where the model has no more positions.
     """
-    import transformers
-
-    kind: Any = transformers.AutoModelForCausalLM
     try:
-        with pretrained.quiet_transformers():
-            writer = kind.from_pretrained(pretrained.model_folder(model), use_safetensors=True).train(False)
-    except (OSError, ValueError):
-        rule = "be a causal language model that Hugging Face can load"
-        raise InvalidInput("generate", rule, model, "Check the spelling, or go online.") from None
-    device, tokenizer = pick_device(), pretrained.load_tokenizer(model)
+        writer: Any = pretrained.load_model(model, writes=True)
+        device, tokenizer = pick_device(), pretrained.load_tokenizer(model)
+    except InvalidInput as error:
+        _, rule, remedy = error.words
+        raise InvalidInput("generate", rule, error.value, remedy) from None
     writer.to(device)
     count, found = counter(progress, "writing replies", len(prompts)), list[str]()
     positions = getattr(writer.config, "max_position_embeddings", None) or math.inf
