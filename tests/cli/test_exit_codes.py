@@ -112,4 +112,4 @@ def test_130_is_ctrl_c_and_long_work_says_what_is_left(tmp_path: Path) -> None:
         time.sleep(0.05)
     audit.signal(signal.SIGINT)
     assert audit.finish(30) == 130
-    assert re.search(r"releasing: \d+ of 8000000, \d s elapsed, about \d+ (s|min) left", audit.errors)
+    assert re.search(r"releasing: \d+ of 8000000, \d+ s elapsed, about \d+ (s|min) left", audit.errors)
