@@ -5,8 +5,8 @@
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
 
-Every record is checked for its format, its spec, its label and the spread of its noise (`noise_check`). One
-bad record refuses the whole body.
+Every record is checked for format, spec, label and spread of its noise (`noise_check`). One bad record
+refuses the whole body.
 
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
