@@ -205,8 +205,9 @@ class Users:
     A thread reads the store twice a second, so no request waits for it; another connection counts.
     """
 
-    def __init__(self, place: Place | None, audit: AuditLog) -> None:
-        self.audit, self.classes = audit, Counter[str]()  # answers and bodies of records by class of user
+    def __init__(self, place: Place | None = None, audit: AuditLog | None = None) -> None:
+        self.audit = audit or AuditLog(None)
+        self.classes = Counter[str]()  # answers and bodies of records by class of user
         self.known = place is not None
         self._tokens, self._names = dict[bytes, tuple[User, int | None]](), dict[str, User]()
         self._read, self._stopping = 0.0, threading.Event()
@@ -287,7 +288,8 @@ class Guard:
     _FREE, _FORGET_S, _LONGEST_S, _MOST = 5, 60.0, 2.0, 4096
 
     def __init__(self, token: str | None, *others: str, users: Users | None = None) -> None:
-        self._users, self._open = users, token is None and (users is None or not users.known)
+        self._users = users or Users()
+        self._open = token is None and not self._users.known
         self._tokens = [known.encode() for known in (token, *others) if known is not None]
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
@@ -299,13 +301,12 @@ class Guard:
         token = given if scheme == "Bearer" else ""
         data = token.encode("utf-8", "replace")
         shared = sum([hmac.compare_digest(data, known) for known in self._tokens])
-        user = None if self._users is None else self._users.by_token(token)
+        user = self._users.by_token(token)
         if shared:
             return None
         if user is not None:
             return user.name
-        if self._users is not None:
-            self._users.audit.count("token_refused")
+        self._users.audit.count("token_refused")
         message = "This server answers with its token only. Send it as a bearer token."
         raise Refused("token", message, delay=self._delay(address_of(connection)))
 

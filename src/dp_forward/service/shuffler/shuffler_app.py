@@ -39,7 +39,6 @@ from dp_forward.service.client import transport
 from dp_forward.service.client.transport import ServerRefused, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
-from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused, json_route
@@ -157,7 +156,7 @@ def make_shuffler_app(
     least = store.offered.shuffler_least or 0
     if count("most", most, remedy="Leave it out for the default.") < least:
         raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
-    users = users or Users(None, AuditLog(None))
+    users = users or Users()
     if store.offered.least_users is not None and not users.known:
         found, remedy = "one token for all, or none", "Give each user a token of his own."
         raise InvalidInput("least_users", "be told of users that are known", found, remedy)
