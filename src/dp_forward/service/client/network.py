@@ -27,8 +27,6 @@ import httpx
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["NoReply"]
-
 _T = TypeVar("_T")
 _CONNECT_SECONDS: Final = 10.0  # for one address of a server, at most
 
