@@ -41,8 +41,8 @@ from safetensors.numpy import save
 from dp_forward.integrations.federated_node import Fields, Node, answer, collection_of
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import RECORD, Deployment, RandomizedResponse
+from dp_forward.service.collector.corpus_export import shuffle_bodies
 from dp_forward.service.protocol.collection import CollectionSpec
-from dp_forward.service.shuffler.memory_shuffle import shuffle_bodies
 from dp_forward.split.artifacts import load_user_side
 from dp_forward.split.halves import ReadoutFront
 from dp_forward.storage.json_files import write_json

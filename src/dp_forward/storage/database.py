@@ -8,9 +8,8 @@ Four traps of SQLite decide how this module is written:
   so every connection is closed *before* a fork and reopened at need.
 * Closing any descriptor of the file drops all locks that this process has on it. So nothing here reads the
   file by other means than SQLite.
-* Up to SQLite 3.51.2 a checkpoint that runs beside another connection's commit can, rarely, lose committed
-  rows (sqlite.org/wal.html, "the WAL-reset bug"). So automatic checkpoints are off, and ours hold the write
-  lock.
+* Up to SQLite 3.51.2 a checkpoint beside another connection's commit can, rarely, lose committed rows
+  (sqlite.org/wal.html, "the WAL-reset bug"). Automatic checkpoints are off, and ours hold the write lock.
 * A stale ``-wal`` file beside a new database would be replayed into it. So a database is not made where one
   lies.
 """
@@ -59,8 +58,7 @@ class Problem:
     ``kind``: another process holds it (busy), the disk is full, it cannot be read or written (unavailable),
     it is damaged or something else, it exists already or does not exist, it was moved or replaced or used by
     another process meanwhile (gone), the process was forked behind Python's back (forked), it was closed.
-    ``detail`` is a short word for people. SQLite's own message is not in it: for a damaged row it can hold a
-    column's contents.
+    ``detail`` is a short word for people. SQLite's own message can hold a column's contents: it is left out.
     """
 
     kind: Kind
@@ -207,8 +205,7 @@ class Database(ForkSafe):
 
     Guarantees:
         A transaction that ends without an error is on disk. The file is the same one from the first
-        transaction to the last. Forks are safe for the parent and for the child. Every error of SQLite goes
-        through ``refuse``.
+        transaction to the last. Forks are safe for parent and child. SQLite's errors go through ``refuse``.
     Edges:
         An exclusive file is given back for the moment of a fork. Where another process used it meanwhile,
         the next transaction is refused ("gone"), for what its owner remembers of it may be wrong.

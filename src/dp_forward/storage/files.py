@@ -29,8 +29,7 @@ def draft_of(path: Path, *, new: bool = False) -> Iterator[Path]:
 
     Edges:
         An error in the block removes the draft and leaves ``path`` as it was. A ``new`` file never takes the
-        place of another: `FileExistsError`, and of two makers one is refused. The draft may be made a folder,
-        which takes the place of an empty one only.
+        place of another: `FileExistsError`. A draft that is a folder takes the place of an empty one only.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
@@ -80,7 +79,7 @@ def read_secret(path: Path, *, remedy: str) -> bytes:
         mode, secret = _OWNER_ONLY, b""
     if len(secret) != SECRET_BYTES:
         raise InvalidInput(path.name, f"hold {SECRET_BYTES} bytes", "none, or another file", remedy)
-    if os.name == "posix" and mode & 0o077:
+    if mode & 0o077:
         raise InvalidInput(path.name, "be readable by its owner only", oct(mode), "Use chmod 600.")
     return secret
 

@@ -22,8 +22,7 @@ def read_json(path: Path, *, name: str, remedy: str) -> dict[str, Any]:
     """The JSON object in a file; ``name`` is what the caller calls the file or its folder.
 
     Edges:
-        A missing file, other bytes and JSON that is no object are `InvalidInput`. What stands in the file is
-        never repeated.
+        A missing file, other bytes and JSON that is no object are `InvalidInput`, which repeats none of it.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

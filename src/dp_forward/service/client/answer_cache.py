@@ -72,9 +72,7 @@ class AnswerCache:
 
     def store(self, key: bytes, server: str, said: Said) -> None:
         """Store an answer, in place of an older one of the same server."""
-        # A reply stands beside the probabilities, so that files of before it are read.
-        kept: object = said.probabilities if said.reply is None else [said.probabilities, said.reply]
-        row = (key, server, said.label, json.dumps(kept))
+        row = (key, server, said.label, json.dumps([said.probabilities, said.reply]))
         with self._database.transaction(write=True) as connection:
             connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", row)
 
@@ -85,8 +83,7 @@ class AnswerCache:
             row = connection.execute(query, (key, server)).fetchone()
         with contextlib.suppress(ValueError, TypeError):  # none, or damaged; asking again costs nothing
             label, told = row
-            kept = json.loads(told)
-            probabilities, reply = (kept, None) if isinstance(kept, dict) else kept
+            probabilities, reply = json.loads(told)
             return Said(label, dict(probabilities), reply)
         return None
 

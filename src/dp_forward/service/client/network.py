@@ -3,8 +3,7 @@
 Guarantees:
     Within `limited`, the time is one for all: name lookup, connecting, the TLS handshake, every write and
     every read, whatever arrives and however slowly. No more bytes are read than allowed, informational
-    responses, headers and trailers included. A connection that is kept alive keeps no limit of an earlier
-    request.
+    responses, headers and trailers included. A connection that is kept alive keeps no earlier limit.
     Nothing of the environment is obeyed: neither its proxies nor its certificates.
 Edges:
     A name lookup that takes too long goes on in a thread that nobody waits for.
@@ -27,8 +26,6 @@ import httpcore
 import httpx
 
 from dp_forward.errors import InvalidInput
-
-__all__ = ["NoReply"]
 
 _T = TypeVar("_T")
 _CONNECT_SECONDS: Final = 10.0  # for one address of a server, at most

@@ -60,9 +60,8 @@ class Answer:
 class Preview:
     """What the two parties see of a text, for its owner only; nothing of it is sent.
 
-    ``hidden`` [rows, width] is what the front computes, ``values`` are the integers that were sent and
-    ``noisy`` what the provider reads in them (None where the text was never released at this epsilon),
-    ``tokens`` what the front read.
+    ``tokens`` are what the front reads, ``hidden`` [rows, width] what it computes, ``values`` the integers
+    that were sent and ``noisy`` what the provider reads in them (None for a text never released so).
     """
 
     tokens: Tokens

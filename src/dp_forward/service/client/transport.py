@@ -6,8 +6,7 @@ Guarantees:
     Without TLS only this machine is spoken to. To it there is no proxy, and to others only one that was
     named. A retry sends identical bytes.
 Edges:
-    Threads may share a transport, and it may be used on both sides of a fork: no connection is shared between
-    processes.
+    Threads may share a transport, and it may be used on both sides of a fork: processes share no connection.
 """
 
 from __future__ import annotations
@@ -95,9 +94,8 @@ class Reply:
 class RetryPolicy:
     """How often, and after how long, the same bytes are sent again: ``attempts`` times at most.
 
-    The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
-    says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end, and
-    twice that for all of them with their pauses.
+    The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server's
+    ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one whole request, twice that for all.
     """
 
     attempts: int = 8
@@ -222,7 +220,7 @@ class Transport:
         return run_in_thread(lambda: self.send(call))
 
     def call(self, call: Call, until: float = math.inf) -> Reply:
-        """Make one request, once, until then; `network.NoReply` where the network failed or took too long."""
+        """Make one request, ``until`` then; `network.NoReply` where the network failed or took too long."""
         import httpx
 
         from dp_forward.service.client.network import NoReply, limited

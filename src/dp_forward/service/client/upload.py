@@ -16,8 +16,7 @@ Guarantees:
 Edges:
     A server that forgot what it had (another disk) looks like one that has it all: use ``again``.
     The records go in the order of the corpus; the server sees that, and from where they come. Only a
-    shuffler forgets it, and that is worth nothing for records that went to another server too
-    (`UploadResult.elsewhere`).
+    shuffler forgets it: in vain for records that went elsewhere too (`UploadResult.elsewhere`).
 """
 
 import contextlib
@@ -95,7 +94,7 @@ def push_corpus(
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         spec = _agreed_spec(collector, own)
         done = 0 if again else log.here()[0]
-        log.begin(done, spec.shuffler_least)  # before the first byte leaves
+        log.note(done, spec.shuffler_least)  # before the first byte leaves
         pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
         if done and progress is not None:
             progress(done)
@@ -104,7 +103,7 @@ def push_corpus(
             body = _body(corpus, own, log.secret, span)
             pushed += send_records(collector, "/v1/records", body, len(span))
             done = span.stop
-            log.advance(done)  # a crash before that costs the sending of one body, and nothing else
+            log.note(done, spec.shuffler_least)  # a crash before costs sending one body, and nothing else
             if progress is not None:
                 progress(done)
     return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
@@ -136,7 +135,7 @@ def pack_release(
     """
     corpus = _charged_corpus(Path(out).absolute(), ledger)
     log = _UploadLog(corpus, server)
-    log.begin(0, None)
+    log.note(0, None)
     return _body(corpus, own, log.secret, range(len(corpus)))
 
 
@@ -230,24 +229,14 @@ class _UploadLog:
         servers, lost = self._read()
         return lost or any(server != self.server for server in servers)
 
-    def begin(self, records: int, least: int | None) -> None:
-        """Store a server, and what it promises, before it gets a byte."""
-        with self._update() as servers:
+    def note(self, records: int, least: int | None) -> None:
+        """Store how many records a server has, and the smallest batch that it promises now."""
+        with _writable(), lock_folder(self._folder):
+            servers, lost = self._read()
             if self.server in servers:
                 before = self._entry(servers)[1]
                 least = None if before is None or least is None else min(before, least)
             servers[self.server] = {"records": records, "least": least}
-
-    def advance(self, records: int) -> None:
-        with self._update() as servers:
-            servers[self.server] = {"records": records, "least": self._entry(servers)[1]}
-
-    @contextlib.contextmanager
-    def _update(self) -> Iterator[dict[str, Any]]:
-        """What each server has, to be changed in the block; stored at its end."""
-        with _writable(), lock_folder(self._folder):
-            servers, lost = self._read()
-            yield servers
             self._write(servers, lost=lost)
 
     def _entry(self, servers: dict[str, Any]) -> tuple[int, int | None]:

@@ -9,9 +9,8 @@ Guarantees:
     `Collection.add` stores all of its records in one synchronous transaction, or none of them: when it
     returns, they are on disk. A record is identified by its id: the same record again is not stored a second
     time, another record under the same id is refused. A record belongs to one batch, or to none, for ever.
-    A sealed batch takes no new records, and has exactly as many as it was sealed with.
-    Both files are readable by their owner only (mode 0600). One writer at a time, also between processes and,
-    over Postgres, machines; readers do not wait.
+    A sealed batch takes no new records, and has exactly as many as it was sealed with. Both files are for
+    their owner only (mode 0600). Processes, and over Postgres machines, write in turns; readers do not wait.
 Edges:
     A full disk refuses (code "full"), and nothing of that call is stored. The rows lie in the order of
     arrival: who may read this folder learns what the provider learnt anyway. An export forgets the order.
@@ -27,7 +26,7 @@ from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
-from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.database import Database, Problem
 from dp_forward.storage.files import write_file
 from dp_forward.storage.json_files import read_json
 from dp_forward.storage.postgres import PostgresDatabase
@@ -68,7 +67,8 @@ class Collection:
         else:
             place = Path(place).absolute()
             settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
-            store = _open_records(place)
+            # A checkpoint after every 16 commits: each may hold a body of 8 MiB.
+            store = Database(place / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=16)
         try:
             collection = cls(place, CollectionSpec.from_dict(settings), store)
         except WireError:
@@ -155,18 +155,13 @@ def _create(place: Path, settings: str) -> None:
     ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
     if any(not path.name.startswith(ours) for path in place.iterdir()):
         raise taken
-    if not (place / RECORDS).exists():
-        create_database(place / RECORDS, [*_TABLES, f"PRAGMA user_version = {_FORMAT}"], refuse=_refuse)
-    with closing(_open_records(place)) as store, store.transaction(write=False) as connection:
+    tables = [*_TABLES, f"PRAGMA user_version = {_FORMAT}"]
+    made = Database.open_or_create(place / RECORDS, tables, refuse=_refuse, check=_check_format)
+    with closing(made) as store, store.transaction(write=False) as connection:
         if _count(connection):
             raise taken
     with suppress(FileExistsError):  # another process was first: its spec is compared
         write_file(place / _SPEC, settings, private=True, new=True)
-
-
-def _open_records(folder: Path) -> Database:
-    # A checkpoint after every 16 commits: each may hold a body of 8 MiB.
-    return Database(folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=16)
 
 
 def _count(connection: Connection) -> int:

@@ -5,8 +5,8 @@
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
 
-Every record is checked for its format, its spec, its label and the spread of its noise (`noise_check`). One
-bad record refuses the whole body.
+Every record is checked for format, spec, label and spread of its noise (`noise_check`). One bad record
+refuses the whole body.
 
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
@@ -18,7 +18,6 @@ Guarantees:
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -90,9 +89,9 @@ class RecordIntake:
     def __init__(
         self, spec: CollectionSpec, settings: ServerSettings, metrics: Metrics, users: Users | None = None
     ) -> None:
-        self._users = users
-        self.reader, self._seconds, self._metrics = RecordReader(spec), settings.body_seconds, metrics
-        self._room, self._reading = _AT_ONCE, limits.BodyBudget(_MOST_READ)
+        self.reader, self._users, self._metrics = RecordReader(spec), users or Users(), metrics
+        self._seconds, self._reading = settings.body_seconds, limits.BodyBudget(_MOST_READ)
+        self._room = asyncio.Semaphore(_AT_ONCE)
 
     def records_route(self, guard: Guard, store: Store, path: str = "/v1/records") -> Route:
         """`POST` of a body: every record is checked, and then ``store`` is called in a thread."""
@@ -105,10 +104,8 @@ class RecordIntake:
             )
             sender = limits.sender_of(request, request.state.user)
             records = await self.in_thread(lambda: self.reader.body(data, sender))
-            counted: AbstractAsyncContextManager[None] = nullcontext()
-            if self._users is not None:  # a record counts as a request does
-                counted = self._users.counted(request.state.user, [record.digest for record in records])
-            async with counted:
+            digests = [record.digest for record in records]
+            async with self._users.counted(request.state.user, digests):  # a record counts as a request does
                 stored, known = await self.in_thread(lambda: store(request, records))
             self._metrics.records["stored"] += stored
             self._metrics.records["known"] += known
@@ -137,14 +134,11 @@ class RecordIntake:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do what a whole body asks for: a place is taken by work alone, never by a client that is slow."""
         self._check_room()
-        self._room -= 1
-        try:
+        async with self._room:
             return await asyncio.to_thread(work)
-        finally:
-            self._room += 1
 
     def _check_room(self) -> None:
-        if self._room == 0:
+        if self._room.locked():
             raise limits.busy("Too many bodies at a time.")
 
 

@@ -1,17 +1,19 @@
-"""Export of a collection as a corpus that a back trains on: the same folder as a user's own release.
+"""Collected records as a corpus that a back trains on: the same folder as a user's own release.
 
-The records lie in the order of their ids, which are random: the order in which they came is forgotten.
+The records of a collection are exported in the order of their ids, which are random: the order in which they
+came is forgotten. Bodies that are all at hand are shuffled in memory (`shuffle_bodies`).
 
 Guarantees:
-    ``out`` holds the whole corpus or is not there. The same state of a collection gives the same records in
-    the same order. Records of a batch that is not sealed are left out, all of them. Every record is checked
-    against its digest.
+    An export holds the whole corpus or is not there. The same state of a collection gives the same records in
+    the same order. All records of a batch that is not sealed are left out. Each is checked by its digest.
     The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -25,11 +27,13 @@ from dp_forward.corpus.writer import write_shard
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
-from dp_forward.service.protocol.collection import CollectionSpec, record_digest
+from dp_forward.service.collector.collector_routes import RecordReader
+from dp_forward.service.protocol.collection import CollectionSpec, Record, record_digest
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.stores import Connection, Place
 
-__all__ = ["export_corpus"]
+__all__ = ["export_corpus", "shuffle_bodies"]
 
 _COMPLETE: Final = """FROM records
 WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
@@ -40,8 +44,7 @@ def export_corpus(
 ) -> ReleasedCorpus:
     """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
 
-    ``progress`` is called with the number of records written so far. A collection may be added to meanwhile;
-    what is exported is its state at the beginning.
+    ``progress`` is called with the number of records so far. What comes meanwhile is not exported.
     """
     target = Path(out).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,12 +61,50 @@ def export_corpus(
             digest.update(row[0])
         draft.mkdir()
         rows, batches = _rows(moment, corpus), _batches(moment, spec)
-        write_collected(draft, corpus, rows, digest.hexdigest(), batches, progress=progress)
+        _write_corpus(draft, corpus, rows, digest.hexdigest(), batches, progress=progress)
         ReleasedCorpus.open(draft, verify=False)
     return ReleasedCorpus.open(target)
 
 
-def write_collected(
+def shuffle_bodies(bodies: Mapping[str, bytes], spec: CollectionSpec, out: Path) -> Counter[str]:
+    """Write the records of all ``bodies`` (by sender) to ``out``, a new folder; why senders were left out.
+
+    For a server that collects by another way than HTTP and shuffles itself. It sees who sent what, so against
+    it there is the local promise alone; the batch is for whoever sees the corpus.
+
+    Args:
+        spec: what is collected; without public labels, of which a batch would have to be told.
+
+    Guarantees:
+        Every record is checked as a collector checks it, is in the corpus once, and stands at a place that
+        tells nothing: the order is drawn uniformly from operating-system entropy before anything is written.
+        No name of a sender is.
+    Edges:
+        A sender with one unsound record is left out whole.
+    """
+    reader, found, refused = RecordReader(spec), dict[bytes, Record](), Counter[str]()
+    step = spec.body_records * spec.record_bytes
+    for sender, data in bodies.items():
+        try:
+            parts = [data[at : at + step] for at in range(0, len(data), step)]
+            records = [one for part in parts for one in reader.body(part, sender)]
+        except Refused as error:
+            refused[error.code] += 1
+            continue
+        for record in records:
+            found.setdefault(record.header.request, record)
+    rule, got = "hold two sound records or more", f"{len(found)}, senders refused: {dict(refused)}"
+    refuse_if(len(found) < 2, "releases", rule, got, "Ask more senders, with the front that they have.")
+    mixed = list(found.values())
+    secrets.SystemRandom().shuffle(mixed)
+    out.mkdir(parents=True)
+    corpus = spec.corpus_spec(len(mixed), shard_size(spec.manifest.release))
+    rows = ((record.noisy, record.label) for record in mixed)
+    _write_corpus(out, corpus, rows, secrets.token_hex(32), [ShuffledBatch(len(mixed))])
+    return refused
+
+
+def _write_corpus(
     folder: Path,
     corpus: CorpusSpec,
     rows: Iterator[tuple[bytes, int | None]],
@@ -72,12 +113,9 @@ def write_collected(
     *,
     progress: Count | None = None,
 ) -> None:
-    """Write records that were collected as a ``corpus`` that is known as ``key``, in the order given.
+    """Write records, in the order given, as a ``corpus`` that is known as ``key``.
 
-    Args:
-        rows: the integers and the label of each record.
-        batches: the sealed ones of a shuffler, which make up the corpus; None where records came otherwise.
-        progress: called with the number of records written so far.
+    ``rows`` are the integers and the label of each, ``batches`` those of a shuffler if they are the whole.
     """
     name, shards = key[:32], []
     for number in range(corpus.shards):

@@ -13,8 +13,7 @@ Edges:
     The id of a record is the ``request`` of its header. Two records are the same where id, integers and label
     are (`Record.digest`): the header's budget may differ in its last digits between two machines.
     One corpus has one noise: a collection takes its manifest's own epsilon alone. What comes from the network
-    goes through `CollectionSpec.from_dict`, where every defect is a `WireError` that repeats nothing of what
-    was sent.
+    goes through `CollectionSpec.from_dict`: every defect is a `WireError` that repeats nothing of it.
 """
 
 import hashlib

@@ -8,9 +8,8 @@ Guarantees:
     a cut where its unit makes sense. ``epsilon``, ``delta`` and ``step`` are those of such a release.
     Whatever else it answers to (``epsilons``) has more noise than that, and is otherwise the same.
 Edges:
-    What comes from the network goes through `from_dict`: every defect is a `WireError` whose message holds
-    nothing that the server wrote. Sound is not agreed: whether the wanted noise is *enough* is for the
-    client's policy to say.
+    What comes from the network goes through `from_dict`: every defect is a `WireError` that repeats nothing
+    of it. Sound is not agreed: whether the wanted noise is *enough*, the client's policy says.
 """
 
 import contextlib
@@ -208,7 +207,7 @@ class Manifest:
         ``epsilons`` are by default a half and a quarter of its own, where such noise can be released. An
         undefended model is refused.
         """
-        side.spec.required_noise()
+        noise = side.spec.required_noise()
         spec = replace(side.spec, front=front_digest, bits=bits or 16)
         found = cls(release=spec)
         if bits is None:
@@ -217,7 +216,7 @@ class Manifest:
                 found = cls(release=replace(spec, bits=8))
         if epsilons is not None:
             return replace(found, epsilons=tuple(map(float, epsilons)))
-        noise, more = spec.required_noise(), []
+        more = []
         for epsilon in (noise.epsilon * 0.5, noise.epsilon * 0.25):
             with contextlib.suppress(DpForwardError):
                 found._offer(replace(noise, epsilon=epsilon))

@@ -1,8 +1,7 @@
 """What a user allows: the noise, the shape and the front, taken from the user's own folder.
 
-A server says what it wants in its manifest. Nothing of that is believed or taken over: the manifest is held
-against the policy, field by field, before a text is charged. Either they agree, and the release is made as
-the *policy* says, or the server is refused.
+A server says what it wants in its manifest. Nothing of that is taken over: it is held against the policy,
+field by field, before a text is charged. A server that does not agree is refused.
 
 A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
 its manifest lists it. Everything else that differs is refused, also where it might be as private (another
@@ -10,11 +9,10 @@ threshold, another bound): whether it is, is not for the server to say.
 """
 
 import contextlib
-import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
+from dp_forward.errors import DpForwardError, refuse_if
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
@@ -34,8 +32,7 @@ class Policy:
     ``release`` is what the user's own folder states, with the digest of the user's front.
 
     Guarantees:
-        `read` returns the user's own terms, with a mechanism that is calibrated from the user's own choice.
-        No value of a manifest is taken over.
+        `read` returns the user's own terms, calibrated from the user's choice, and no value of a manifest.
     """
 
     release: ReleaseSpec
@@ -64,9 +61,8 @@ class Policy:
 
     def with_epsilon(self, epsilon: float) -> Self:
         """The same with more noise; a front never allows less than it says."""
-        if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
-            rule = f"be above 0 and at most the front's {self.epsilon}"
-            raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
+        allowed, rule = 0 < epsilon <= self.epsilon, f"be above 0 and at most the front's {self.epsilon}"
+        refuse_if(not allowed, "epsilon", rule, epsilon, "Less is more private.")
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
         noise = replace(self.noise, epsilon=float(epsilon))

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
+from dp_forward.service.protocol.frame import MOST_AHEAD_S
 from dp_forward.service.server import request_limits as limits
 from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.base_app import make_base_app
@@ -50,8 +51,7 @@ def make_app(
     """Make the server for one back (``provider``) by ``settings``; ``front_digest`` names its one front.
 
     With a ``collection`` it takes training records too (`collector_routes`), and with a ``shuffler_token``
-    whole batches of a shuffler. ``replays`` is a replay memory that it shares with other processes; by
-    default it lies in the store of the settings, if there is one.
+    whole batches of a shuffler. ``replays`` is shared by processes, by default in the settings' store.
 
     Edges:
         Refused here: an undefended model, noise that cannot be released, a back that is no classifier.
@@ -59,7 +59,7 @@ def make_app(
     """
     users = Users(settings.store, AuditLog(settings.audit_log))
     if replays is None and settings.store is not None:
-        lifetime = settings.oldest_s + settings.newest_s
+        lifetime = settings.oldest_s + MOST_AHEAD_S
         replays = ReplayStore(settings.store, seconds=lifetime, of=provider.digest)
     handler = Handler(provider, front_digest=front_digest, settings=settings, users=users, replays=replays)
     if collection is not None:

@@ -45,10 +45,12 @@ class LoadShedding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OWN_BUDGET:
-            connections = scope.get("state", {}).get("connections")
+            state = scope.get("state", {})
+            connections = state.get("connections")
             if self._busy(scope["path"]) or (connections is not None and connections.crowded):
                 self._outcomes["busy"] += 1
-                scope.setdefault("state", {})["shed"] = True
+                if connections is not None:
+                    state["connection"].pause()
                 await self._refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -1,7 +1,6 @@
 """Dynamic batching: requests that arrive close together share one forward pass.
 
-All requests have the same shape, so a batch is a stack. One thread collects and computes: while it does, the
-next batch waits in the queue.
+All requests have the same shape, so a batch is a stack. One thread collects and computes; the rest queue.
 
 Guarantees:
     A request that fails, fails alone: a batch that raises is computed again one by one.

@@ -1,15 +1,13 @@
 """Connection limits of a server: who waits silently is closed, and who was refused is not read for a while.
 
-A connection is *silent* while its client owes something: a whole request head, the rest of a body that was
-refused, or the reading of what was sent to it; and while a refusal of it is made to wait. Otherwise a request
-of it is being answered.
+A connection is *silent* while its client owes something (a whole request head, the rest of a body that was
+refused, the reading of what was sent to it), and while its refusal is made to wait. Else it is answered.
 
 Guarantees:
     A connection is silent for at most ``idle_seconds`` at a time, however it drips; the TLS handshake counts.
     At most ``connections`` are open, and a few more on which only health is answered; where one comes too
     many, the one that has been silent for the longest is closed. At most ``connections_per_address`` come
-    from one address (IPv4, or a /64 of IPv6). After a refusal for load (`LoadShedding`) a connection is not
-    read for a second: asking again at once costs nothing.
+    from one address (IPv4, or a /64 of IPv6). Who was refused for load (`LoadShedding`) is not read for 1 s.
 Edges:
     Each process counts for itself. Loopback has no limit per address: a proxy there speaks for everybody.
 """
@@ -22,7 +20,6 @@ from collections import Counter
 from typing import Any, Final
 
 import h11
-from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dp_forward.service.protocol.access import is_loopback, network_of
@@ -88,20 +85,11 @@ class LimitedConnection(H11Protocol):
 
     def __init__(self, *args: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._all, self._inner = connections, self.app
-        self.app = self._answer
+        self._all = connections
         self.app_state = {**self.app_state, "connections": connections, "connection": self}
         self._owed: str | None = None
         self._timers = dict[str, asyncio.TimerHandle]()
         self._early, self._refused = b"", False
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._refused = "shed" in scope["state"]
-            await send(message)
-
-        await self._inner(scope, receive, watch)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -159,6 +147,10 @@ class LimitedConnection(H11Protocol):
     def give_way(self) -> None:
         """Count as silent from now on: the answer to this request is a refusal that is made to wait."""
         self._all.mark(self, silent=True)
+
+    def pause(self) -> None:
+        """Be not read for a second after this answer: it is a refusal for load."""
+        self._refused = True
 
     def _update(self) -> None:
         """Start the clock where the client owes something else than before."""

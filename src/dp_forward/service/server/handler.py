@@ -5,8 +5,8 @@ refused first, and an id is remembered only for a frame that passed every check.
 
 Guarantees:
     The same id with the same bytes gives the same answer again, or waits for the one that is being computed;
-    the same id with other bytes is refused. At most ``remembered`` ids and ``remembered_mib`` of answers are
-    kept (`ServerSettings`); the oldest go first. With a `ReplayStore` it holds across processes.
+    the same id with other bytes is refused. At most 65,536 ids and 64 MiB of answers are kept; the oldest go
+    first. With a `ReplayStore` it holds across processes.
 Edges:
     An id that has been forgotten is as good as new. The same bytes then give the same answer, computed anew;
     other bytes are taken. A request that failed is forgotten at once, so that it can be tried again.
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from prometheus_client import Gauge, Histogram
 
 from dp_forward.errors import refuse_if
-from dp_forward.service.protocol.frame import WireError, parse_frame
+from dp_forward.service.protocol.frame import MOST_AHEAD_S, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
@@ -40,6 +40,7 @@ from dp_forward.split.halves import AnswerBack
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+_MOST_IDS, _MOST_ANSWER_BYTES = 1 << 16, 64 << 20  # remembered
 
 Noisy = tuple[NDArray[Any], float]
 """The integers of one frame, and what one step of them is."""
@@ -122,7 +123,7 @@ class Handler:
         self._seconds = Histogram("dpf_request_seconds", what, buckets=_SECONDS, registry=page)
         what = "Requests that were computed together."
         batch_sizes = Histogram("dpf_batch_size", what, buckets=_SIZES, registry=page)
-        self._settings, self._users = settings, users
+        self._oldest_s, self._users = settings.oldest_s, users
         self._answers, self._replies_to = isinstance(provider.back, AnswerBack), provider.replies
         spec = self.manifest.release
         self._noise_checks = {
@@ -133,7 +134,7 @@ class Handler:
         # No answer is longer: a probability has at most 24 letters.
         longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
         longest += 6 * max(map(len, self._replies_to.values()), default=0)
-        self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
+        self._replays = ReplayCache(min(_MOST_IDS, 1 + _MOST_ANSWER_BYTES // longest))
         self.batcher = Batcher[Noisy, NDArray[np.float64]](
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
@@ -171,7 +172,7 @@ class Handler:
         frame = parse_frame(data)
         offer = self.manifest.offer_for(frame.header, refusal="This is not what the manifest asks for")
         age = time.time() - frame.header.time
-        if not -self._settings.newest_s <= age <= self._settings.oldest_s:
+        if not -MOST_AHEAD_S <= age <= self._oldest_s:
             when = "ahead of" if age < 0 else "behind"
             raise WireError("time", f"The time of the frame lies too far {when} the server's")
         digest = hashlib.sha256(data).digest()

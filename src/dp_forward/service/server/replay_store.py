@@ -19,8 +19,6 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Problem
 from dp_forward.storage.stores import Connection, Place, open_store
 
-__all__ = ["ReplayStore"]
-
 _TABLES: Final = (
     "CREATE TABLE replays (request BLOB PRIMARY KEY NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, "
     "expires INTEGER NOT NULL) STRICT, WITHOUT ROWID",

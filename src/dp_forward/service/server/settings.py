@@ -1,8 +1,7 @@
 """Settings of a server: where it listens and what it allows; checked once, before anything is opened.
 
 Guarantees:
-    Settings that exist are safe to listen with: off loopback there is a token and TLS, else there are no
-    settings. A token is never shown in a repr.
+    Settings that exist are safe to listen with: off loopback they have a token and TLS. No repr has a token.
 """
 
 import os
@@ -15,11 +14,10 @@ from typing import Final
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.service.protocol.access import check_token, is_loopback
-from dp_forward.service.protocol.frame import MOST_AHEAD_S, MOST_BEHIND_S
+from dp_forward.service.protocol.frame import MOST_BEHIND_S
 
 __all__ = ["ServerSettings"]
 
-_CONNECTIONS: Final = ("connections", "connections_per_address")
 _ORIGIN: Final = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9-]+(\.[a-z0-9-]+)*)(:[0-9]{1,5})?")
 
 
@@ -31,12 +29,9 @@ class ServerSettings:
         ``store`` is that of the users (`users`), who are answered besides whoever has ``token``; what an
         operator wants to know goes to ``audit_log``. ``port`` 0 takes a free one. ``max_wait_ms`` is how long
         the first of a batch of at most ``max_batch`` waits for others; at most ``queue`` requests wait.
-        ``tls_cert`` and ``tls_key`` are PEM files. A body must be there within ``body_seconds``; what runs at
-        a stop has ``shutdown_seconds``.
-        ``oldest_s`` and ``newest_s`` are how far a frame's time may lie behind and ahead of the server's.
-        ``remembered`` and ``remembered_mib`` bound the memory of request ids and their answers.
-        ``also_epsilons`` are answered besides the one that the back was trained for, all of them smaller; by
-        default its half and its quarter.
+        ``tls_cert`` and ``tls_key`` are PEM files. A body has ``body_seconds``, a stop ``shutdown_seconds``.
+        ``oldest_s`` is how far a frame's time may lie behind the server's.
+        ``also_epsilons`` are answered besides the back's own, all smaller [its half and its quarter].
         ``idle_seconds``, ``connections`` and ``connections_per_address`` are those of `connections`.
         ``metrics_token`` is the operator's. ``allow_origins`` are the pages that may read answers, by name.
         ``log`` "json" writes events as JSON to stderr, "text" warnings; None leaves logging as it is.
@@ -55,9 +50,6 @@ class ServerSettings:
     queue: int = 256
     body_seconds: float = 10.0
     oldest_s: int = MOST_BEHIND_S
-    newest_s: int = MOST_AHEAD_S
-    remembered: int = 1 << 16
-    remembered_mib: int = 64
     idle_seconds: float = 10.0
     connections: int = 1024
     connections_per_address: int = 64
@@ -67,9 +59,9 @@ class ServerSettings:
     shutdown_seconds: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "remembered", "remembered_mib", *_CONNECTIONS):
+        for name in ("max_batch", "queue", "connections", "connections_per_address"):
             checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
-        for name in ("oldest_s", "newest_s", "shutdown_seconds"):
+        for name in ("oldest_s", "shutdown_seconds"):
             checks.count(name, getattr(self, name), at_least=0, remedy="It is a number of seconds.")
         checks.nonnegative("max_wait_ms", self.max_wait_ms, remedy="A few milliseconds are enough.")
         for name in ("body_seconds", "idle_seconds"):

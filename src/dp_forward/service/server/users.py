@@ -1,8 +1,7 @@
 """Users of a server: their tokens and quotas in a store, and the guard that says who asks.
 
 A token is 256 random bits, drawn here and shown once. So its SHA-256 is enough to keep: nobody can search
-through that many, and no user chooses a word of his own. A lookup is by that digest, so its time tells
-nothing about a token that is not known already.
+through that many. A lookup is by that digest: its time tells nothing about a token that is not known.
 
 Guarantees:
     The store holds no token. A token that is revoked, rotated or past its grace is refused by every process
@@ -14,8 +13,7 @@ Guarantees:
     counted by themselves, in the order of the digests.
 Edges:
     Where the store cannot be read for five seconds, users are refused ("disk"); a shared token still works.
-    A digest is kept for two days, longer than the age of a frame that is taken. A record that is sent again
-    later than that counts again.
+    A digest is kept for two days, longer than a frame is taken. A record sent again later counts again.
     Wrong tokens are slowed by address, and a right one is answered at once, whatever came from its address.
     So whoever guesses over many connections is slowed little: the length of a token is what protects it.
 """
@@ -36,7 +34,7 @@ from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy.checks import count as checked_count
 from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.batching import Batcher
@@ -96,9 +94,8 @@ class UserStore:
     def add(self, name: str, *, per_day: int | None = None, group: str = "user") -> str:
         """Add a user: the token, which is nowhere else."""
         for what, word in (("name", name), ("class", group)):
-            if _NAME.fullmatch(word) is None:
-                rule = "be one word of up to 64 letters, digits and . _ @ + -"
-                raise InvalidInput(what, rule, f"{len(word)} characters", "Use such as alice.")
+            found, rule = f"{len(word)} characters", "be one word of up to 64 letters, digits and . _ @ + -"
+            refuse_if(_NAME.fullmatch(word) is None, what, rule, found, "Use such as alice.")
         if per_day is not None:
             checked_count("per-day", per_day, at_least=0, remedy="Leave it out for no cap.")
         token = secrets.token_hex(32)
@@ -208,8 +205,9 @@ class Users:
     A thread reads the store twice a second, so no request waits for it; another connection counts.
     """
 
-    def __init__(self, place: Place | None, audit: AuditLog) -> None:
-        self.audit, self.classes = audit, Counter[str]()  # answers and bodies of records by class of user
+    def __init__(self, place: Place | None = None, audit: AuditLog | None = None) -> None:
+        self.audit = audit or AuditLog(None)
+        self.classes = Counter[str]()  # answers and bodies of records by class of user
         self.known = place is not None
         self._tokens, self._names = dict[bytes, tuple[User, int | None]](), dict[str, User]()
         self._read, self._stopping = 0.0, threading.Event()
@@ -290,7 +288,8 @@ class Guard:
     _FREE, _FORGET_S, _LONGEST_S, _MOST = 5, 60.0, 2.0, 4096
 
     def __init__(self, token: str | None, *others: str, users: Users | None = None) -> None:
-        self._users, self._open = users, token is None and (users is None or not users.known)
+        self._users = users or Users()
+        self._open = token is None and not self._users.known
         self._tokens = [known.encode() for known in (token, *others) if known is not None]
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
@@ -302,13 +301,12 @@ class Guard:
         token = given if scheme == "Bearer" else ""
         data = token.encode("utf-8", "replace")
         shared = sum([hmac.compare_digest(data, known) for known in self._tokens])
-        user = None if self._users is None else self._users.by_token(token)
+        user = self._users.by_token(token)
         if shared:
             return None
         if user is not None:
             return user.name
-        if self._users is not None:
-            self._users.audit.count("token_refused")
+        self._users.audit.count("token_refused")
         message = "This server answers with its token only. Send it as a bearer token."
         raise Refused("token", message, delay=self._delay(address_of(connection)))
 

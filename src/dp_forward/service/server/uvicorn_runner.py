@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import logging
+import resource
 import signal
 import socket
 import threading
@@ -202,10 +203,6 @@ async def drain(server: uvicorn.Server) -> None:
 
 def _allow_files(connections: int) -> int:
     """Let this process have so many connections open; how many it may have."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -39,7 +39,6 @@ from dp_forward.service.client import transport
 from dp_forward.service.client.transport import ServerRefused, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
-from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused, json_route
@@ -98,7 +97,6 @@ class Forwarder:
 
     def start(self) -> None:
         """Begin; a batch that an earlier process left is sent first."""
-        self._due.set()
         self._thread.start()
 
     def unready(self) -> str | None:
@@ -114,7 +112,7 @@ class Forwarder:
 
     def once(self) -> None:
         """Send the batch that was begun, then what is due; nothing while another process does."""
-        while self._store.due:
+        while self._store.due and not self._collector.stopping.is_set():
             with self._store.try_lock() as mine:
                 if not mine:
                     return
@@ -122,17 +120,13 @@ class Forwarder:
                 records = send_batch(self._store, self._collector, at_once=self._at_once)
             self.records += records
             self.batches += records > 0
-            if self._collector.stopping.is_set():
-                break
 
     def _run(self) -> None:
         while not self._collector.stopping.is_set():
-            self._due.wait(_LOOK_SECONDS)
-            self._due.clear()
-            if self._collector.stopping.is_set():
-                return
             try:
                 self.once()
+                self._due.wait(_LOOK_SECONDS)
+                self._due.clear()
                 continue
             except DpForwardError as error:
                 why = str(error)
@@ -142,7 +136,6 @@ class Forwarder:
                 self.failures += 1
                 _log.warning("a batch waits to be sent: %s", why)
                 self._collector.stopping.wait(_RETRY_SECONDS)
-                self._due.set()
 
 
 def make_shuffler_app(
@@ -158,13 +151,12 @@ def make_shuffler_app(
     ``users`` are told apart by their tokens; without them, nobody is.
 
     Edges:
-        Not more than ``most`` records lie in its store. What is promised of users needs ``users``. A quota of
-        theirs counts records.
+        At most ``most`` records lie in its store. To promise of users needs ``users``; quotas count records.
     """
     least = store.offered.shuffler_least or 0
     if count("most", most, remedy="Leave it out for the default.") < least:
         raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
-    users = users or Users(None, AuditLog(None))
+    users = users or Users()
     if store.offered.least_users is not None and not users.known:
         found, remedy = "one token for all, or none", "Give each user a token of his own."
         raise InvalidInput("least_users", "be told of users that are known", found, remedy)

@@ -12,8 +12,7 @@ different, each of the n! orders has the same probability, whatever the set of i
 uniform permutation, and the ids tell nothing. Two of n ids are equal with a probability below n^2 / 2^129;
 the transaction is then rolled back and nothing has happened.
 
-In Postgres the same tables lie in the schema dpf_shuffle. Several processes may then take records; one at a
-time sends the batch.
+In Postgres (schema dpf_shuffle) several processes may take records; one at a time sends the batch.
 
 *Who hides whom.* Somebody who sends n - 1 of the n records of a batch knows the last one, whatever the order.
 So where users are known, a batch takes at most ``records_per_user`` records of each, and waits for

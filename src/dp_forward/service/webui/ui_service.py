@@ -1,7 +1,6 @@
 """Operations of the local web UI: state, one answer, what could be read from it, and two texts compared.
 
-They return plain dictionaries for JSON. Every number that people read as a promise is rounded so that it
-never flatters.
+They return dictionaries for JSON. Numbers that people read as a promise are rounded so as never to flatter.
 """
 
 import functools

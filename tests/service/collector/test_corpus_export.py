@@ -9,7 +9,7 @@ import pytest
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
-from dp_forward.service.shuffler.memory_shuffle import shuffle_bodies
+from dp_forward.service.collector.corpus_export import shuffle_bodies
 from service.collector.collect_cases import record, spec
 
 
