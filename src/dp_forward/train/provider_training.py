@@ -123,7 +123,7 @@ class _Gradient:
 
     def __init__(self, plan: ReleasesPlan, corpus: ReleasedCorpus, progress: Progress | None) -> None:
         self.plan, self.corpus, self.progress = plan, corpus, progress
-        self.start = start = lineage.load_start(self.plan.model)
+        self.start = start = lineage.StartingPoint(plan.model)
         lineage.check_fits(start, self.corpus)
         self.inputs, self.seen_raw = {"back": start.digest}, start.seen_raw
         share, seed = self.plan.held_out or 0.0, self.plan.seed
