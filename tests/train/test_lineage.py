@@ -87,6 +87,7 @@ def test_private_texts_that_are_public_elsewhere_are_counted(world: TinyWorld, t
     run = finetune(plan, folder=tmp_path / "run")
     (found,) = [said for said in run.report["data"] if "among the public" in said]
     common, near = map(int, re.findall(r"(\d+) (?:of 256|more)", found))
+    assert run.report["public_text"] == "public.txt", "its name, and not where it lies on this machine"
     assert 13 <= common <= 20
     assert 60 <= near <= 140
     (tmp_path / "public.txt").write_text("\n".join(private[:40]), encoding="utf-8")

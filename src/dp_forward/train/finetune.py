@@ -120,10 +120,8 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
-    front, source, records = inputs.pair.front, plan.public or plan.public_task or "", len(inputs.train)
-    return project_records(
-        plan, front, inputs.tokens, records=records, public=inputs.public, source=source, progress=progress
-    )
+    texts: dict[str, Any] = {"records": len(inputs.train), "public": inputs.public}
+    return project_records(plan, inputs.pair.front, inputs.tokens, **texts, progress=progress)
 
 
 @dataclass(eq=False)

@@ -165,10 +165,9 @@ def read_splits(
 
 def check_public_task(task: Task, public_task: Task) -> None:
     """Refuse a public task whose labels mean something else."""
-    if public_task.labels != task.labels:
-        rule = f"have the labels of {task.name}: {', '.join(task.labels)}"
-        found = ", ".join(public_task.labels)
-        raise InvalidInput("public_task", rule, found, "Its records train the same head.")
+    rule, found = f"have the labels of {task.name}: {', '.join(task.labels)}", ", ".join(public_task.labels)
+    other = public_task.labels != task.labels
+    refuse_if(other, "public_task", rule, found, "Its records train the same head.")
 
 
 def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
