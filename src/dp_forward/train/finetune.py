@@ -335,9 +335,6 @@ class _Training:
             assert texts.labels is not None
             return np.asarray(release_labels(texts.labels, labels).values, dtype=np.int64)
 
-        if is_first_process():
-            self.place.stored_array("labels.npy", draw)
-        wait_for_everyone()
         return texts.with_labels(self.place.stored_array("labels.npy", draw))
 
     @torch.inference_mode()
