@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import dp_forward
 from dp_forward.privacy.rounding import brief, shown_up
 from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
@@ -214,7 +214,7 @@ def provenance() -> dict[str, Any]:
     import transformers
 
     return {
-        "dp_forward": dp_forward.__version__,
+        "dp_forward": _version(),
         "commit": _commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -223,6 +223,13 @@ def provenance() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _version() -> str | None:
+    try:
+        return version("dp-forward")
+    except PackageNotFoundError:  # a source tree that was not installed
+        return None
 
 
 def _commit() -> str | None:
