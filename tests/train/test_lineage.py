@@ -13,7 +13,7 @@ from dp_forward.data import find_task, read_texts
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 from dp_forward.train.finetune import finetune
-from dp_forward.train.lineage import raw_texts_of, refuse_learnt_releases, seen_raw_beside
+from dp_forward.train.lineage import copy_front, raw_texts_of, refuse_learnt_releases, seen_raw_beside
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.run import RunFolder
 from tiny_task import TinyWorld, sentences
@@ -87,6 +87,7 @@ def test_private_texts_that_are_public_elsewhere_are_counted(world: TinyWorld, t
     run = finetune(plan, folder=tmp_path / "run")
     (found,) = [said for said in run.report["data"] if "among the public" in said]
     common, near = map(int, re.findall(r"(\d+) (?:of 256|more)", found))
+    assert run.report["public_text"] == "public.txt", "its name, and not where it lies on this machine"
     assert 13 <= common <= 20
     assert 60 <= near <= 140
     (tmp_path / "public.txt").write_text("\n".join(private[:40]), encoding="utf-8")
@@ -189,3 +190,12 @@ def test_a_projection_is_spoken_for_by_the_report_of_its_run(tmp_path: Path) -> 
     assert seen_raw_beside(tmp_path / "projection") is None
     (tmp_path / "report.json").write_text('{"front_has_seen_raw_texts_of": ["sst2"]}')
     assert seen_raw_beside(tmp_path / "projection") == ["sst2"]
+
+
+def test_a_front_is_copied_with_its_onnx_and_without_what_else_lies_there(tmp_path: Path) -> None:
+    for name in ("half.json", "front.onnx", "tokenizer/vocabulary.txt", "my.ledger"):
+        (tmp_path / "front" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "front" / name).write_text("some", encoding="utf-8")
+    copy_front(tmp_path / "front", tmp_path / "copy")
+    found = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
+    assert found == {"half.json", "front.onnx", "tokenizer/vocabulary.txt"}

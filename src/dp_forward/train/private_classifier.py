@@ -146,9 +146,8 @@ class PrivateClassifier:
         return self
 
     def _plan(self, task: Task) -> Plan:
-        if self.regime not in (Regime.RELEASE_ONCE, Regime.PUBLIC_FRONT):
-            rule, remedy = "be release-once or public-front", "Only these protect the records."
-            raise InvalidInput("regime", rule, repr(self.regime), remedy)
+        other, rule = self.regime not in ("release-once", "public-front"), "be release-once or public-front"
+        refuse_if(other, "regime", rule, repr(self.regime), "Only these protect the records.")
         phrases = {label_word(label) or "": said for label, said in (self.descriptions or {}).items()}
         public = None if self.public is None else _GIVEN
         if isinstance(self.public, str | os.PathLike):
@@ -228,10 +227,9 @@ class PrivateClassifier:
         """What `save` wrote, or `dpf finetune` by default; another `fit` is charged as before."""
         root = Path(folder).absolute()
         run = Run.load(root)
-        plan = run.plan
+        plan, rule = run.plan, "hold a closed form"
+        refuse_if(plan.back != "closed-form", "folder", rule, str(plan.back), "Use dpf.Run.load.")
         kept: dict[str, Any] = {"classes": "O", "ledger": None, "budget": None}
-        if plan.back != "closed-form":
-            raise InvalidInput("folder", "hold a closed form", str(plan.back), "Use dpf.Run.load.")
         if (root / _KEPT).is_file():
             kept |= read_json(root / _KEPT, name="folder", remedy="Save it again.")
         made = cls(

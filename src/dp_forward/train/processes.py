@@ -18,22 +18,15 @@ def wait_for_everyone() -> None:
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
-def start_counting_memory(device: torch.device | None = None) -> None:
+def start_counting_memory() -> None:
     """Forget the peak of a GPU so far; that of a process cannot be forgotten."""
-    if _counts_gpu(device):
-        torch.cuda.reset_peak_memory_stats(device)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
 
 
-def peak_memory_mib(device: torch.device | None = None) -> float:
-    """The peak in MiB: of the tensors on a GPU, else of the whole process.
-
-    Without a ``device`` it is that of the GPU where there is one.
-    """
-    if _counts_gpu(device):
-        return torch.cuda.max_memory_allocated(device) / 2**20
+def peak_memory_mib() -> float:
+    """The peak in MiB: of the tensors on the GPU where there is one, else of the whole process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
     # The system counts kilobytes on Linux and bytes on macOS.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def _counts_gpu(device: torch.device | None) -> bool:
-    return torch.cuda.is_available() if device is None else device.type == "cuda"

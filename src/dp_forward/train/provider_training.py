@@ -14,7 +14,6 @@ Edges:
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +118,12 @@ def finetune_from_releases(
         return report
 
 
-@dataclass(eq=False)
 class _Gradient:
     """A back that trains on the releases, in epochs."""
 
-    plan: ReleasesPlan
-    corpus: ReleasedCorpus
-    progress: Progress | None
-
-    def __post_init__(self) -> None:
-        self.start = start = lineage.load_start(self.plan.model)
+    def __init__(self, plan: ReleasesPlan, corpus: ReleasedCorpus, progress: Progress | None) -> None:
+        self.plan, self.corpus, self.progress = plan, corpus, progress
+        self.start = start = lineage.StartingPoint(plan.model)
         lineage.check_fits(start, self.corpus)
         self.inputs, self.seen_raw = {"back": start.digest}, start.seen_raw
         share, seed = self.plan.held_out or 0.0, self.plan.seed
@@ -172,15 +167,11 @@ class _Gradient:
             lineage.copy_front(self.start.front, folder / "front")
 
 
-@dataclass(eq=False)
 class _ClosedForm:
     """A decision that is read off the mean of folded releases."""
 
-    plan: ReleasesPlan
-    corpus: ReleasedCorpus
-    progress: Progress | None
-
-    def __post_init__(self) -> None:
+    def __init__(self, plan: ReleasesPlan, corpus: ReleasedCorpus, progress: Progress | None) -> None:
+        self.plan, self.corpus = plan, corpus
         place, other = Path(self.plan.model), self.plan.other_labels
         self.projected = Projected.load(place)
         self.projected.refuse_others(self.corpus)

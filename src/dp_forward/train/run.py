@@ -146,19 +146,14 @@ class RunFolder:
             (self.path / _STAGES / f"{stage}{suffix}").unlink(missing_ok=True)
 
     def stored_array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """An array of a stage or of the run, made once and read from here when the run is resumed.
-
-        Edges:
-            Every process makes it, so what is random is made by the first one alone, before the others ask.
-        """
+        """An array of a stage or of the run, made once, by the first process, and read from here by all."""
         path = self.path / name
-        if not path.is_file():
-            made = make()
-            if not is_first_process():
-                return made
+        if is_first_process() and not path.is_file():
+            made = make()  # before there is a folder: what is refused leaves none
             path.parent.mkdir(parents=True, exist_ok=True)
             with draft_of(path) as draft, draft.open("wb") as file:
                 np.save(file, made, allow_pickle=False)
+        wait_for_everyone()
         stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return stored
 

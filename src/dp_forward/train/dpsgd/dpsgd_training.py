@@ -141,8 +141,8 @@ def train_dpsgd(
 
     Every epoch is stored in ``place``, and what is stored there is not trained again.
     """
-    _check_labels("train", train, model)
-    _check_labels("evaluation", evaluation, model)
+    train.check_labels(model.config.num_labels, name="train labels")
+    evaluation.check_labels(model.config.num_labels, name="evaluation labels")
     rate, per_epoch = sampling(len(train), plan.batch)
     steps = plan.epochs * per_epoch
     run = {"model": _digest(model.state_dict()), "records": len(train)}
@@ -164,7 +164,7 @@ def train_dpsgd(
         clip_norm=plan.clip_norm,
     )
     history = _restore(private, tensors, facts) if facts else []
-    start_counting_memory(private.device)
+    start_counting_memory()
     for epoch in range(len(history) + 1, plan.epochs + 1):
         loss = _train_epoch(private, plan, progress)
         if not all(bool(torch.isfinite(weight).all()) for weight in weights):
@@ -183,7 +183,7 @@ def train_dpsgd(
         noise_multiplier=noise,
         sample_rate=rate,
         steps=private.steps,
-        peak_memory_mib=peak_memory_mib(private.device),
+        peak_memory_mib=peak_memory_mib(),
         model=private.remove_hooks(),
     )
 
@@ -199,15 +199,6 @@ def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress |
         if progress is not None and private.steps > before:
             progress(_STAGE, private.steps, plan.epochs * len(private.draws), {})
     return float(total) / max(1, texts)
-
-
-def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
-    found, labels = records.labels, int(model.config.num_labels)
-    if found is None:
-        raise InvalidInput(name, "give input_ids, attention_mask and labels", "no labels", "Encode it.")
-    if int(found.min()) < 0 or int(found.max()) >= labels:
-        rule = f"lie in 0 to {labels - 1}, the labels of the model's head"
-        raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
 
 
 def _store_epoch(place: RunFolder, run: Facts, private: PrivateTraining, history: History) -> None:

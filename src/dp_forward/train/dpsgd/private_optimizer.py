@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dp_forward.data import EncodedTexts
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.train.dpsgd.accounting import ignore_warning, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import Mode
@@ -75,8 +75,8 @@ class PrivateTraining:
         checks.positive("noise_multiplier", noise_multiplier, remedy="Use noise_multiplier_for().")
         self.model, self.records, self.mode = model, records, mode
         self.device: torch.device = next(model.parameters()).device
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise InvalidInput("model", "have weights to train", "none", "Use freeze_embeddings().")
+        trains = any(parameter.requires_grad for parameter in model.parameters())
+        refuse_if(not trains, "model", "have weights to train", "none", "Use freeze_embeddings().")
         # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
         with ignore_warning("Secure RNG turned off"):
             engine = PrivacyEngine(accountant="prv")
@@ -102,8 +102,8 @@ class PrivateTraining:
         self.criterion = criterion[0] if criterion else nn.CrossEntropyLoss()
         self.draws = poisson.batch_sampler
         _, steps = sampling(len(records), batch)
-        if len(self.draws) != steps:
-            raise InvalidInput("opacus", f"draw {steps} batches an epoch", len(self.draws), "Use 1.6.")
+        rule, drawn = f"draw {steps} batches an epoch", len(self.draws)
+        refuse_if(drawn != steps, "opacus", rule, drawn, "Use 1.6.")
         try:
             error = clipping_error(self)
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
