@@ -210,6 +210,7 @@ def test_a_unit_is_hardened_and_gets_its_words_as_credentials(path: Path) -> Non
         assert service[name] == ["yes"]
     assert service["ProtectSystem"] == ["strict"]
     assert service["Restart"] == ["on-failure"]
+    assert service["RestartForceExitStatus"] == ["SIGHUP"], "systemd takes that end for one in order"
     assert service["CapabilityBoundingSet"] == [""]
     given = {line.partition(":")[0] for line in service["LoadCredential"]}
     assert set(re.findall(r"-file %d/([\w-]+)", service["ExecStart"][0])) == given
