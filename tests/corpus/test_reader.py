@@ -196,10 +196,8 @@ def test_a_corpus_says_in_which_batches_it_was_shuffled(stored: ReleasedCorpus, 
     assert pickle.loads(pickle.dumps(ReleasedCorpus.open(folder))).shuffled == found
 
 
-def test_a_corpus_of_the_first_format_is_still_read(folder: Path) -> None:
-    rewritten(folder, format=1, shuffled="gone")
-    assert ReleasedCorpus.open(folder).shuffled is None
-    rewritten(folder, format=1, shuffled=None)  # a key that format did not have
+def test_a_corpus_of_another_format_is_refused(folder: Path) -> None:
+    rewritten(folder, format=1)
     refused(folder, "manifest.*format")
 
 

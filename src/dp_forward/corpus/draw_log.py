@@ -12,7 +12,6 @@ Edges:
     What a crash can lose is the piece in memory, or one half written, which SQLite rolls back when the file
     is opened next. Such a draw is no release: nobody was given it, and it lay where the texts themselves lie.
     Which draw survives does not depend on what was drawn, so it has the mechanism's distribution.
-    Files of earlier versions, which have a rollback journal, are opened and get a write-ahead log.
 """
 
 import hashlib
