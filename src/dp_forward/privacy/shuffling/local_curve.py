@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from dp_forward.privacy import curve
-from dp_forward.privacy.response import keep_probability
+from dp_forward.privacy.response import RandomizedResponse
 from dp_forward.privacy.solve import last_safe
 
 Floats = NDArray[np.float64]
@@ -25,16 +25,9 @@ def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int =
     Guarantees:
         Rounded up by more than the float error of `curve.hockey_stick`.
     """
-    if label_epsilon is None:
-        shifts: Floats = np.zeros(1)
-        weights: Floats = np.ones(1)
-    else:
-        keep = keep_probability(label_epsilon, labels)
-        other = math.exp(-label_epsilon) * keep
-        weights = np.ones(1)
-        for _ in range(draws):
-            weights = np.asarray(np.convolve(weights, [other, (labels - 2) * other, keep]), dtype=np.float64)
-        shifts = label_epsilon * np.arange(-draws, draws + 1, dtype=np.float64)
+    shifts, weights = np.zeros(1), np.ones(1)
+    if label_epsilon is not None:
+        shifts, weights = RandomizedResponse(label_epsilon, labels, draws).loss.atoms()
     rounded_up = 1 + 4 * curve.LOG_SLACK
 
     def delta(epsilon: Floats) -> Floats:
