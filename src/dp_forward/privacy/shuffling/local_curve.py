@@ -1,6 +1,5 @@
 """Exact privacy curves of what one user sends: a Gaussian text and randomized-response labels."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +8,7 @@ from scipy.special import betainc
 
 from dp_forward.privacy import curve
 from dp_forward.privacy.response import RandomizedResponse
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.solve import last_safe, log_gap
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
@@ -40,8 +39,7 @@ def curve_epsilon(delta: float, local_delta: Curve) -> float:
     """The least epsilon at which a curve has come down to ``delta``, rounded up."""
 
     def slack(epsilon: float) -> float:
-        reached = float(local_delta(np.array([epsilon]))[0])
-        return math.log(delta / reached) if reached > 0 else math.inf
+        return log_gap(delta, float(local_delta(np.array([epsilon]))[0]))
 
     high = 1.0
     while slack(high) < 0:
