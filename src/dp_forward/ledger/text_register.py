@@ -120,7 +120,7 @@ class TextRegister:
     def refuse_seen(self, prints: Prints, commitments: Iterable[str], *, name: str, rule: str) -> int:
         """Refuse texts that a front has seen raw, by its commitments; how many are nearly such."""
         keyed = self._keyed(prints)
-        near, _ = _nothing(keyed)
+        near = np.zeros(len(keyed), dtype=np.bool_)
         with self._database.transaction(write=False) as connection:
             for commitment in commitments:
                 for entry in _entries(connection, "id", commitment):
@@ -159,7 +159,7 @@ class TextRegister:
         keyed, cost = self._keyed(prints), (charge.epsilon_units, charge.mu2_units)
         noise = {(True, False): "pure", (False, True): "Gaussian"}.get((cost[0] > 0, cost[1] > 0), "mixed")
         protects, spent = f"{noise} per {unit}", np.zeros((len(keyed), 2), dtype=object)
-        before, near = _nothing(keyed)
+        before, near, declared = np.zeros((3, len(keyed)), dtype=np.bool_)
         with self._database.transaction(write=True) as connection:
             new = not _entries(connection, "id", key.hex())
             for entry in _entries(connection, "kind", "released") if new else ():
@@ -177,7 +177,6 @@ class TextRegister:
             if new:
                 if bounded:
                     _refuse_beyond(before, epsilon, budget)
-                declared, _ = _nothing(keyed)
                 for entry in _entries(connection, "kind", "public"):
                     declared |= _compare(connection, entry, keyed)[0]
                 _refuse_many(declared, "texts", "be private", "texts that were declared public")
@@ -233,15 +232,11 @@ def compare_texts(prints: Prints, others: Prints) -> tuple[int, int]:
 
 def _compare(connection: sqlite3.Connection, entry: _Entry, keyed: Prints) -> tuple[Mask, Mask]:
     """Which texts are in an entry, and which others nearly."""
-    exact, near = _nothing(keyed)
+    exact, near = np.zeros((2, len(keyed)), dtype=np.bool_)
     for texts, runs in _pieces(connection, entry.number):
         exact |= _among(keyed[:, 0], texts)
         near |= _share_runs(keyed, runs)
     return exact, near & ~exact
-
-
-def _nothing(keyed: Prints) -> tuple[Mask, Mask]:
-    return np.zeros(len(keyed), dtype=np.bool_), np.zeros(len(keyed), dtype=np.bool_)
 
 
 def _distinct(values: Prints) -> Prints:
