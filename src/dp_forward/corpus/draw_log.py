@@ -19,6 +19,7 @@ import hmac
 import json
 import secrets
 import sqlite3
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -53,8 +54,8 @@ class Shard(NamedTuple):
     sha256: str
 
 
-class DrawLog:
-    """The open file; use it as a context manager. Make one with `create`."""
+class DrawLog(AbstractContextManager["DrawLog"]):
+    """The open file; make one with `create`."""
 
     def __init__(self, path: Path) -> None:
         self._refuse = _refusals(path)
@@ -136,9 +137,6 @@ class DrawLog:
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

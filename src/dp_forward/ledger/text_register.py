@@ -27,9 +27,10 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -68,8 +69,8 @@ class _Entry(NamedTuple):
     protects: str
 
 
-class TextRegister:
-    """The register of one owner; see the module. A context manager; ``path`` is by default the owner's.
+class TextRegister(AbstractContextManager["TextRegister"]):
+    """The register of one owner; see the module; ``path`` is by default the owner's.
 
     ``prints`` are fingerprints of texts [N, 17], as `data.fingerprints` makes them.
     """
@@ -203,9 +204,6 @@ class TextRegister:
         with self._database.transaction(write=False) as connection:
             if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
                 raise _refuse(Problem("damaged"))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._database.close()
