@@ -155,11 +155,8 @@ class KaryResponse(_Uniform):
 
     name: ClassVar[str] = "k-ary-response"
     unit: ClassVar[Unit] = TEXT
-
-    @property
-    def bound(self) -> NormBound:
-        """What the scores go through; see `ONE_ROW`."""
-        return ONE_ROW
+    bound: ClassVar[NormBound] = ONE_ROW
+    """What the scores go through."""
 
     def decide(self, rows: NDArray[np.floating]) -> NDArray[np.int64]:
         """The decision about each row [rows, K] of scores."""
