@@ -71,9 +71,9 @@ class _Response(PureNoise):
     assumptions = ("the set of labels is public",)
 
     @property
-    def top(self) -> NDArray[np.int64]:
+    def top(self) -> range | NDArray[np.int64]:
         """The labels that are ever answered: all of them, where no prior says otherwise."""
-        return np.arange(self.labels)
+        return range(self.labels)
 
     @property
     def keep(self) -> float:
@@ -82,12 +82,12 @@ class _Response(PureNoise):
 
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
-        k = len(self.top)
+        top, k = np.asarray(self.top), len(self.top)
         matrix = np.zeros((self.labels, self.labels))
-        matrix[:, self.top] = 1 / k
+        matrix[:, top] = 1 / k
         if k > 1:
-            matrix[np.ix_(self.top, self.top)] = (1 - self.keep) / (k - 1)
-            matrix[self.top, self.top] = self.keep
+            matrix[np.ix_(top, top)] = (1 - self.keep) / (k - 1)
+            matrix[top, top] = self.keep
         return matrix
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -113,7 +113,7 @@ def release_labels(
         raise InvalidInput("mechanism", rule, getattr(mechanism, "name", found), remedy)
     entropy = keystream() if entropy is None else entropy
     true = checked_labels(labels, mechanism.labels)
-    top = mechanism.top
+    top = np.asarray(mechanism.top, dtype=np.int64)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
     return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)
