@@ -12,7 +12,6 @@ Edges:
     What a crash can lose is the piece in memory, or one half written, which SQLite rolls back when the file
     is opened next. Such a draw is no release: nobody was given it, and it lay where the texts themselves lie.
     Which draw survives does not depend on what was drawn, so it has the mechanism's distribution.
-    Files of earlier versions, which have a rollback journal, are opened and get a write-ahead log.
 """
 
 import hashlib
@@ -20,6 +19,7 @@ import hmac
 import json
 import secrets
 import sqlite3
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -54,8 +54,8 @@ class Shard(NamedTuple):
     sha256: str
 
 
-class DrawLog:
-    """The open file; use it as a context manager. Make one with `create`."""
+class DrawLog(AbstractContextManager["DrawLog"]):
+    """The open file; make one with `create`."""
 
     def __init__(self, path: Path) -> None:
         self._refuse = _refusals(path)
@@ -137,9 +137,6 @@ class DrawLog:
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

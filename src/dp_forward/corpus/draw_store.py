@@ -13,7 +13,8 @@ Edges:
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.charge import Charge
@@ -34,11 +35,8 @@ _SCHEMA: Final = (
 )
 
 
-class DrawStore:
-    """The open store of the release ``name`` (letters and digits) at a ``place``; a context manager.
-
-    The place is a folder, or the URL of a Postgres database.
-    """
+class DrawStore(AbstractContextManager["DrawStore"]):
+    """The store of the release ``name`` (letters and digits) at a ``place``: a folder, or a Postgres URL."""
 
     def __init__(self, place: Place, name: str) -> None:
         self._store = open_store(
@@ -89,9 +87,6 @@ class DrawStore:
     def close(self) -> None:
         """Give the store back."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

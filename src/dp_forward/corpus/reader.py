@@ -49,7 +49,6 @@ __all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes"]
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 2
 _KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
-_FIRST_KEYS: Final = _KEYS - {"shuffled"}  # of format 1: its budget is spent, so it is still read
 _Batches = tuple[ShuffledBatch, ...] | None
 
 
@@ -244,19 +243,18 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec, _Batches]:
     remedy = "Finish it with dpf release --resume, or name its folder."
     manifest = read_json(place / MANIFEST, name="corpus", remedy=remedy)
     try:
-        keys = _FIRST_KEYS if manifest["format"] == 1 else _KEYS
-        known = manifest["format"] in (1, _FORMAT) and manifest.keys() == keys
+        known = manifest.keys() == _KEYS and manifest["format"] == _FORMAT
         if not known or manifest["sha256"] != _digest(manifest):
             _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
         spec = CorpusSpec.from_dict(manifest["form"])
-        listed = manifest.get("shuffled")
+        listed = manifest["shuffled"]
         shuffled = None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
         spans = [(shard_name(number), len(spec.span(number))) for number in range(spec.shards)]
         if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
             _refuse(MANIFEST, f"list {spec.shards} shards of {spec.records} records", "others")
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        if isinstance(error, InvalidInput):
-            raise
+    except InvalidInput:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError):
         _refuse(MANIFEST, "be readable", "something else")
     return manifest, spec, shuffled
 

@@ -50,7 +50,7 @@ from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput, refuse_if
-from dp_forward.privacy import RECORD, TEXT, Deployment, Notion, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import RECORD, TEXT, Deployment, Notion, RandomizedResponse
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
@@ -94,9 +94,7 @@ class ShuffledBatch:
         if not isinstance(settings, dict) or settings.keys() != _KEYS:
             raise InvalidInput("batch", "have the keys by_label and records", "others", "Update dp-forward.")
         by_label = settings["by_label"]
-        if not (by_label is None or isinstance(by_label, list)):
-            raise InvalidInput("by_label", "be a list of counts", type(by_label).__name__, "Or null.")
-        return cls(settings["records"], None if by_label is None else tuple(by_label))
+        return cls(settings["records"], tuple(by_label) if isinstance(by_label, list) else by_label)
 
 
 def hides_whole_texts(spec: CorpusSpec) -> bool:
@@ -123,7 +121,7 @@ def shuffled_deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> D
     if isinstance(spec.labels, LabelMechanism):
         # A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k
         # answers, from which a distance (being convex) is at most the largest one between two of them.
-        among = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
+        among = len(spec.labels.top)
         if among > 1:  # one answer says nothing
             label = RandomizedResponse(spec.labels.label_epsilon, among)
     return Deployment(text, label, shuffled=users, public_label=spec.labels == "public")

@@ -57,7 +57,7 @@ class Summary:
         return min(left for left in (self.remaining, self.remaining_today) if left is not None)
 
 
-class Ledger:
+class Ledger(contextlib.AbstractContextManager["Ledger"]):
     """Append-only record of what one user has spent.
 
     Make one with `create`, `open` or `open_or_create` (not from a ``database``), and use it as a context
@@ -325,9 +325,6 @@ class Ledger:
     def close(self) -> None:
         """Give the file back. Closing twice is harmless."""
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

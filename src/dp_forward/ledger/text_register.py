@@ -27,9 +27,10 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -68,8 +69,8 @@ class _Entry(NamedTuple):
     protects: str
 
 
-class TextRegister:
-    """The register of one owner; see the module. A context manager; ``path`` is by default the owner's.
+class TextRegister(AbstractContextManager["TextRegister"]):
+    """The register of one owner; see the module; ``path`` is by default the owner's.
 
     ``prints`` are fingerprints of texts [N, 17], as `data.fingerprints` makes them.
     """
@@ -120,7 +121,7 @@ class TextRegister:
     def refuse_seen(self, prints: Prints, commitments: Iterable[str], *, name: str, rule: str) -> int:
         """Refuse texts that a front has seen raw, by its commitments; how many are nearly such."""
         keyed = self._keyed(prints)
-        near, _ = _nothing(keyed)
+        near = np.zeros(len(keyed), dtype=np.bool_)
         with self._database.transaction(write=False) as connection:
             for commitment in commitments:
                 for entry in _entries(connection, "id", commitment):
@@ -159,7 +160,7 @@ class TextRegister:
         keyed, cost = self._keyed(prints), (charge.epsilon_units, charge.mu2_units)
         noise = {(True, False): "pure", (False, True): "Gaussian"}.get((cost[0] > 0, cost[1] > 0), "mixed")
         protects, spent = f"{noise} per {unit}", np.zeros((len(keyed), 2), dtype=object)
-        before, near = _nothing(keyed)
+        before, near, declared = np.zeros((3, len(keyed)), dtype=np.bool_)
         with self._database.transaction(write=True) as connection:
             new = not _entries(connection, "id", key.hex())
             for entry in _entries(connection, "kind", "released") if new else ():
@@ -177,7 +178,6 @@ class TextRegister:
             if new:
                 if bounded:
                     _refuse_beyond(before, epsilon, budget)
-                declared, _ = _nothing(keyed)
                 for entry in _entries(connection, "kind", "public"):
                     declared |= _compare(connection, entry, keyed)[0]
                 _refuse_many(declared, "texts", "be private", "texts that were declared public")
@@ -205,9 +205,6 @@ class TextRegister:
             if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
                 raise _refuse(Problem("damaged"))
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._database.close()
 
@@ -233,15 +230,11 @@ def compare_texts(prints: Prints, others: Prints) -> tuple[int, int]:
 
 def _compare(connection: sqlite3.Connection, entry: _Entry, keyed: Prints) -> tuple[Mask, Mask]:
     """Which texts are in an entry, and which others nearly."""
-    exact, near = _nothing(keyed)
+    exact, near = np.zeros((2, len(keyed)), dtype=np.bool_)
     for texts, runs in _pieces(connection, entry.number):
         exact |= _among(keyed[:, 0], texts)
         near |= _share_runs(keyed, runs)
     return exact, near & ~exact
-
-
-def _nothing(keyed: Prints) -> tuple[Mask, Mask]:
-    return np.zeros(len(keyed), dtype=np.bool_), np.zeros(len(keyed), dtype=np.bool_)
 
 
 def _distinct(values: Prints) -> Prints:

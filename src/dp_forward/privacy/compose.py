@@ -92,10 +92,7 @@ class Composition(Mechanism):
         if self.mu == 0:
             above = np.maximum(0.0, -np.expm1(np.minimum(0.0, eps[:, None] - levels)))
             return np.asarray(above @ weights)
-        parts = (
-            w * curve.hockey_stick(eps - level, self.mu) for level, w in zip(levels, weights, strict=True)
-        )
-        return np.asarray(sum(parts))
+        return np.asarray(curve.hockey_stick(np.subtract.outer(eps, levels), self.mu) @ weights)
 
     @property
     def _exact(self) -> bool:

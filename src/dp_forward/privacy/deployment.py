@@ -78,20 +78,24 @@ class SampledReleases(Mechanism):
 
     name: ClassVar[str] = "sampled releases"
 
-    mu: float
+    text: Mechanism
+    label: RandomizedResponse | None
     users: int
-    passes: int
-    label: RandomizedResponse | None = None
-    shown_delta: float = 1e-5
-    parts_rest_on: tuple[str, ...] = ()
-    """What text and label rest on by themselves."""
+    steps: int = field(init=False)
+    """How often the sampler draws somebody, over all its passes."""
+    mu: float = field(init=False)
+    """Of one release of the text."""
+    shown_delta: float = field(init=False)
     _chances: tuple[tuple[float, Curve], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        named = {} if self.label is None else _label_options(self.label)
+        object.__setattr__(self, "steps", self.text.releases * self.users)
+        object.__setattr__(self, "mu", self.text.gaussian_mu / math.sqrt(self.text.releases))
+        object.__setattr__(self, "shown_delta", self.text.shown_delta)
+        named = _label_options(self.label)
         curves = (
             (chance, record_curve(mu=math.sqrt(j) * self.mu, draws=j, **named))
-            for j, chance in _draws_of_one(self.passes * self.users, self.users)
+            for j, chance in _draws_of_one(self.steps, self.users)
             if j
         )
         object.__setattr__(self, "_chances", tuple(curves))
@@ -113,24 +117,26 @@ class SampledReleases(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return (*self.parts_rest_on, "the sampler draws without looking at what a record says")
+        label = () if self.label is None else self.label.assumptions
+        own = "the sampler draws without looking at what a record says"
+        return tuple(dict.fromkeys((*self.text.assumptions, *label, own)))
 
     @property
     def scope(self) -> str:
-        return f"per {self.unit}, drawn {self.passes} time{'s' if self.passes > 1 else ''} on average"
+        passes = self.text.releases
+        return f"per {self.unit}, drawn {passes} time{'s' if passes > 1 else ''} on average"
 
     @property
     def gaussian_mu(self) -> float:
         """Of the most draws that are possible: all of them."""
-        return math.sqrt(self.passes * self.users) * self.mu
+        return math.sqrt(self.steps) * self.mu
 
     @property
     def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
         """Of the most draws that are possible: all of them."""
         if self.label is None:
             return ()
-        most = RandomizedResponse(self.label.label_epsilon, self.label.labels, self.passes * self.users)
-        return most.pure_losses
+        return replace(self.label, releases=self.steps).pure_losses
 
     def __repr__(self) -> str:
         return f"SampledReleases(mu={shown_up(self.mu)}, users={self.users}) -> {self.promise()}"
@@ -154,8 +160,8 @@ def _draws_of_one(steps: int, users: int) -> Iterator[tuple[int, float]]:
         log_chance += ratio
 
 
-def _label_options(label: RandomizedResponse) -> dict[str, Any]:
-    return {"label_epsilon": label.label_epsilon, "labels": label.labels}
+def _label_options(label: RandomizedResponse | None) -> dict[str, Any]:
+    return {} if label is None else {"label_epsilon": label.label_epsilon, "labels": label.labels}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,12 +234,7 @@ class Deployment:
     def own_releases(self) -> Mechanism:
         """What is seen by whoever sees one user's own releases, all of them."""
         if self.sampled is not None:
-            mu = self.text.gaussian_mu / math.sqrt(self.text.releases)
-            once = None if self.label is None else replace(self.label, releases=1)
-            rests_on = dict.fromkeys((*self.text.assumptions, *(once.assumptions if once else ())))
-            return SampledReleases(
-                mu, self.sampled, self.text.releases, once, self.text.shown_delta, tuple(rests_on)
-            )
+            return SampledReleases(self.text, self.label, self.sampled)
         return self.text if self.label is None else compose(self.text, self.label)
 
     @property
@@ -262,7 +263,7 @@ class Deployment:
             return shuffled_mechanism(
                 self.own_releases, users=self.users, delta=delta, rounds=releases if fresh else 1
             )
-        named = {} if self.label is None else _label_options(self.label)
+        named = _label_options(self.label)
         named |= {"mu": mu, "users": self.users, "delta": delta, "with_estimate": with_estimate}
         if self.sampled is not None:
             return sampled_gaussian(epochs=releases, **named)

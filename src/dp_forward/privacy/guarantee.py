@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks
@@ -20,33 +20,26 @@ if TYPE_CHECKING:
 class Notion(StrEnum):
     """Which inputs are neighbours; see `units` for the table."""
 
-    LDP = "LDP"
-    SEQ_LDP = "SeqLDP"
-    RECORD_LDP = "LDP of a record"
-    LABEL_LDP = "LDP of a label"
-    TOKEN_SEQ_LDP = "token-level SeqLDP"
-    PHRASE_SEQ_LDP = "phrase-level SeqLDP"
-    CENTRAL_DP = "central DP"
-    SEQ_DP = "SeqDP"
-    DISTANCE = "DP between inputs at a bounded distance"
+    neighbours: str
+    """The two inputs that must look alike, in words."""
 
-    @property
-    def neighbours(self) -> str:
-        """The two inputs that must look alike, in words."""
-        return _NEIGHBOURS[self]
+    LDP = "LDP", "any two texts"
+    SEQ_LDP = "SeqLDP", "any two texts with the same label"
+    RECORD_LDP = "LDP of a record", "any two records, text and label together"
+    LABEL_LDP = "LDP of a label", "any two labels"
+    TOKEN_SEQ_LDP = "token-level SeqLDP", "any two texts of one length that differ in one token"
+    PHRASE_SEQ_LDP = "phrase-level SeqLDP", "any two texts of one length that differ in one phrase"
+    CENTRAL_DP = "central DP", "any two collections that differ in one record, replaced"
+    SEQ_DP = "SeqDP", "any two collections that differ in one text, replaced by one with the same label"
+    DISTANCE = "DP between inputs at a bounded distance", "any two inputs within the stated distance"
+
+    def __new__(cls, name: str, neighbours: str) -> Self:
+        """The notion of this name."""
+        notion = str.__new__(cls, name)
+        notion._value_, notion.neighbours = name, neighbours
+        return notion
 
 
-_NEIGHBOURS = {
-    Notion.LDP: "any two texts",
-    Notion.SEQ_LDP: "any two texts with the same label",
-    Notion.RECORD_LDP: "any two records, text and label together",
-    Notion.LABEL_LDP: "any two labels",
-    Notion.TOKEN_SEQ_LDP: "any two texts of one length that differ in one token",
-    Notion.PHRASE_SEQ_LDP: "any two texts of one length that differ in one phrase",
-    Notion.CENTRAL_DP: "any two collections that differ in one record, replaced",
-    Notion.SEQ_DP: "any two collections that differ in one text, replaced by one with the same label",
-    Notion.DISTANCE: "any two inputs within the stated distance",
-}
 _BY_UNIT = {
     "text": (Notion.LDP, Notion.SEQ_LDP),
     "token": (Notion.TOKEN_SEQ_LDP,),

@@ -38,9 +38,7 @@ def calibrate_by_name(
 ) -> Mechanism:
     """The least noise of the mechanism with this name; ``settings`` are of `calibrate`.
 
-    Edges:
-        `classical-gaussian` outside its theorem makes a mechanism that carries no guarantee; it has no
-        settings. `k-ary-response` protects a text and has a bound of its own: it takes ``labels`` alone.
+    Edges: as of `NoiseSpec`. `classical-gaussian` has no settings, and `k-ary-response` ``labels`` alone.
     """
     if name == KaryResponse.name:
         return calibrate(KaryResponse, budget, **settings)

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri, owens_t
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
 from dp_forward.privacy.mechanism import Budget
@@ -61,11 +61,6 @@ def best_threshold(epsilon: float) -> float:
     return last_safe(lambda t: mean_scale(epsilon, t) - t, safe=0.0, unsafe=high)
 
 
-def _check_threshold(threshold: float) -> None:
-    if not abs(threshold) <= _FURTHEST:
-        raise InvalidInput("threshold", f"lie within +-{_FURTHEST:g}", threshold, "Leave it out for t*.")
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivUnit(PureNoise):
     """PrivUnit with a public ``threshold`` and the log-odds of landing in the cap, for the unit ``protects``.
@@ -86,7 +81,8 @@ class PrivUnit(PureNoise):
     loss: ThreeLevelLoss = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_threshold(self.threshold)
+        rule, remedy = f"lie within +-{_FURTHEST:g}", "Leave it out for t*."
+        refuse_if(not abs(self.threshold) <= _FURTHEST, "threshold", rule, self.threshold, remedy)
         if not isinstance(self.bound, NormBound) or self.bound.how != "normalise":
             raise InvalidInput("bound", "normalise for PrivUnit", str(self.bound), "Use normalise(norm).")
         checks.count("releases", self.releases, remedy="Count every fresh release.")
@@ -126,7 +122,6 @@ class PrivUnit(PureNoise):
                 threshold = -float(ndtri(expit(float(logit(wanted)) - epsilon)))
         elif cap_probability is not None:
             raise InvalidInput("cap_probability", "stand alone", cap_probability, "Leave out threshold.")
-        _check_threshold(threshold)
         inside, outside = float(log_ndtr(-threshold)), float(log_ndtr(threshold))
         odds = epsilon - (outside - inside)
         odds -= 4 * _ROUNDING * (abs(odds) + abs(inside) + abs(outside) + epsilon)

@@ -18,7 +18,6 @@ Paper: randomized response on labels; keeping with 0.9 of two labels is epsilon 
 """
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Self
 
@@ -63,7 +62,7 @@ def checked_labels(labels: ArrayLike, known: int) -> NDArray[np.int64]:
 
 
 class _Response(PureNoise):
-    """What all kinds of randomized response share."""
+    """What all kinds of randomized response share: the labels that are answered, and with what chances."""
 
     label_epsilon: float
     labels: int
@@ -71,9 +70,25 @@ class _Response(PureNoise):
     unit: ClassVar[Unit] = LABEL
     assumptions = ("the set of labels is public",)
 
-    @abstractmethod
+    @property
+    def top(self) -> range | NDArray[np.int64]:
+        """The labels that are ever answered: all of them, where no prior says otherwise."""
+        return range(self.labels)
+
+    @property
+    def keep(self) -> float:
+        """The probability that a label of ``top`` is answered truly."""
+        return keep_probability(self.label_epsilon, len(self.top))
+
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
+        top, k = np.asarray(self.top), len(self.top)
+        matrix = np.zeros((self.labels, self.labels))
+        matrix[:, top] = 1 / k
+        if k > 1:
+            matrix[np.ix_(top, top)] = (1 - self.keep) / (k - 1)
+            matrix[top, top] = self.keep
+        return matrix
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
         """One answer for each label, for experiments: what is released is drawn by exact coins."""
@@ -104,17 +119,6 @@ class _Uniform(_Response):
         """The budget spread evenly over the releases."""
         return cls(_share(budget, releases), labels, releases)
 
-    @property
-    def keep(self) -> float:
-        """The probability that the true label is answered."""
-        return keep_probability(self.label_epsilon, self.labels)
-
-    def transition(self) -> NDArray[np.float64]:
-        other = (1 - self.keep) / (self.labels - 1)
-        matrix = np.full((self.labels, self.labels), other)
-        np.fill_diagonal(matrix, self.keep)
-        return matrix
-
     def __repr__(self) -> str:
         keep = shown_up(self.keep)
         return f"{type(self).__name__}(labels={self.labels}, keep={keep}) -> {self.promise()}"
@@ -127,7 +131,6 @@ class RandomizedResponse(_Uniform):
         Pure epsilon-LDP of the label; k fresh answers cost k epsilon, one stored answer costs one.
     """
 
-    __slots__ = ()
     name: ClassVar[str] = "randomized-response"
 
 
@@ -150,14 +153,10 @@ class KaryResponse(_Uniform):
         selection) would tell more at the same epsilon; it is not offered.
     """
 
-    __slots__ = ()
     name: ClassVar[str] = "k-ary-response"
     unit: ClassVar[Unit] = TEXT
-
-    @property
-    def bound(self) -> NormBound:
-        """What the scores go through; see `ONE_ROW`."""
-        return ONE_ROW
+    bound: ClassVar[NormBound] = ONE_ROW
+    """What the scores go through."""
 
     def decide(self, rows: NDArray[np.floating]) -> NDArray[np.int64]:
         """The decision about each row [rows, K] of scores."""
@@ -256,20 +255,6 @@ class ResponseWithPrior(_Response):
     def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> Self:
         """The budget spread evenly over the releases."""
         return cls(_share(budget, releases), prior, releases)
-
-    @property
-    def keep(self) -> float:
-        """The probability that a label of the top k is answered truly."""
-        return keep_probability(self.label_epsilon, len(self.top))
-
-    def transition(self) -> NDArray[np.float64]:
-        k = len(self.top)
-        matrix = np.zeros((self.labels, self.labels))
-        matrix[:, self.top] = 1 / k
-        if k > 1:
-            matrix[np.ix_(self.top, self.top)] = (1 - self.keep) / (k - 1)
-            matrix[self.top, self.top] = self.keep
-        return matrix
 
     def __repr__(self) -> str:
         size = f"{len(self.top)} of {self.labels}"

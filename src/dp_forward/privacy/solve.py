@@ -12,6 +12,11 @@ __all__ = ["last_safe"]
 _MOST_STEPS = 300
 
 
+def log_gap(allowed: float, reached: float) -> float:
+    """The slack of a delta, ``ln(allowed / reached)``; infinite where nothing is reached."""
+    return math.log(allowed / reached) if reached > 0 else math.inf
+
+
 def last_safe(
     slack: Callable[[float], float], *, safe: float, unsafe: float, tolerance: float = 1e-14
 ) -> float:

@@ -20,8 +20,6 @@ Guarantees:
     covers all that decides the hidden matrix of a text. A half whose files do not match its digest, a front
     whose tokenizer is missing, changed or has one file more, and a half that is asked to be the other one are
     refused before anything is built.
-Edges:
-    The front of a user's side that an earlier version saved names no tokenizer. `load_user_side` refuses it.
 """
 
 from __future__ import annotations

@@ -74,12 +74,11 @@ class FrontStatistics:
         peaks = np.abs(self.directions).max(axis=1, keepdims=True)
         tensors: dict[str, NDArray[Any]] = {
             "mean": self.mean.astype(np.float32),
-            "directions": np.rint(self.directions / peaks * 127).astype(np.int8),
+            # The format stores memory as it lies, and an array may lie otherwise than it reads.
+            "directions": np.rint(self.directions / peaks * 127).astype(np.int8, order="C"),
             "variances": self.variances.astype(np.float32),
             "remainder": np.array([self.remainder], dtype=np.float32),
         }
-        # The format stores memory as it lies, and an array may lie otherwise than it reads.
-        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
         about = {"encoder": self.encoder, "pooling": self.pooling or "", "source": self.source}
         with draft_of(path) as draft:
             save_file(tensors, draft, metadata={**about, "texts": str(self.texts)})

@@ -107,16 +107,13 @@ def release_labels(
 ) -> ReleasedLabels:
     """One answer for each of the ``labels`` (whole numbers 0..K-1); see the module."""
     # Exact types: a subclass could promise something else than is drawn.
-    if type(mechanism) is RandomizedResponse:
-        top = np.arange(mechanism.labels)
-    elif type(mechanism) is ResponseWithPrior:
-        top = mechanism.top
-    else:
+    if type(mechanism) is not RandomizedResponse and type(mechanism) is not ResponseWithPrior:
         rule, found = "be randomized response to release labels", type(mechanism).__name__
         remedy = "Calibrate a RandomizedResponse."
         raise InvalidInput("mechanism", rule, getattr(mechanism, "name", found), remedy)
     entropy = keystream() if entropy is None else entropy
     true = checked_labels(labels, mechanism.labels)
+    top = np.asarray(mechanism.top, dtype=np.int64)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
     return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)

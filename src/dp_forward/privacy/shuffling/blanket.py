@@ -58,7 +58,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.solve import last_safe, log_gap
 
 _MOST_LOCAL, _MOST_CAP, _MOST_ATOMS = 30.0, 0.99, 4096
 """Beyond: nobody hides another, what lies outside a cap is not known to `_MASSES`, and it takes too long."""
@@ -237,8 +237,7 @@ def blanket_epsilon(
         return sampler_epsilon(delta, users=1, steps=rounds, local_delta=curve)
 
     def slack(epsilon: float, spread: float) -> float:
-        reached = blanket.delta(epsilon, spread=spread)
-        return math.log(delta / reached) if reached > 0 else math.inf
+        return log_gap(delta, blanket.delta(epsilon, spread=spread))
 
     near = last_safe(lambda e: slack(e, _COARSE), safe=blanket.local, unsafe=0.0, tolerance=1e-3)
     if near > 0.999 * blanket.local:

@@ -41,7 +41,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.solve import last_safe, log_gap
 from dp_forward.privacy.units import TEXT, Unit, refuse_parts_of_texts
 
 __all__ = ["ASSUMPTIONS", "SHUFFLER"]
@@ -281,7 +281,7 @@ def privunit_for_central(
             blanket = Blanket.of(made(local).pure_losses, users=users)
             # A hair below, so that the search from the other side does not end above what was wanted.
             reached = 1.0 if blanket is None else blanket.delta(epsilon * (1 - 4e-4), spread=spread)
-            return math.log(delta / reached) if reached > 0 else math.inf
+            return log_gap(delta, reached)
 
         low, high = epsilon, 1.5 * epsilon
         while slack(high) >= 0:

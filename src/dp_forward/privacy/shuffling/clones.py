@@ -36,7 +36,6 @@ Paper: Section 3.4 assumes a shuffler and estimates; this is what is proved.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -44,7 +43,7 @@ import numpy as np
 
 from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats, binomial_tail, curve_epsilon
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.solve import last_safe, log_gap
 
 _TAIL_SLACK: Final = 1e-14
 """Float error of a binomial tail per square root of its trials, ten times what was measured."""
@@ -145,25 +144,8 @@ def shuffled_epsilon(delta: float, *, local_epsilon: float, users: int) -> float
     )
     if delta == 0:
         return local_epsilon
-    log_delta = math.log(delta)
-    pair = Clones.of(local_epsilon=local_epsilon, users=users, log_tail=log_delta + _LOG_LEFT_OUT)
-
-    def slack(epsilon: float) -> float:
-        reached = pair.delta(epsilon)
-        return log_delta - math.log(reached) if reached > 0 else math.inf
-
-    return last_safe(slack, safe=local_epsilon, unsafe=0.0, tolerance=1e-11)
-
-
-def _candidates(delta: float, users: int, local_delta: Curve) -> Iterator[tuple[float, float]]:
-    """Pairs ``(e0, delta0)``, from the cheapest e0 on whose price can be met at all."""
-    for share in _SHARES:
-        target = share * delta / (2 * users)
-        if target < _SMALLEST:
-            return
-        local = curve_epsilon(target, local_delta)
-        if local > 0:
-            yield local, float(local_delta(np.array([local]))[0])
+    pair = Clones.of(local_epsilon=local_epsilon, users=users, log_tail=math.log(delta) + _LOG_LEFT_OUT)
+    return last_safe(lambda e: log_gap(delta, pair.delta(e)), safe=local_epsilon, unsafe=0.0, tolerance=1e-11)
 
 
 def amplified_epsilon(delta: float, *, users: int, local_delta: Curve) -> float | None:
@@ -176,8 +158,11 @@ def amplified_epsilon(delta: float, *, users: int, local_delta: Curve) -> float 
     """
     unshuffled = curve_epsilon(delta, local_delta)
     best = unshuffled
-    for local, paid in _candidates(delta, users, local_delta):
-        price = (1 + math.exp(-local) / 2) * users * paid
+    for target in (share * delta / (2 * users) for share in _SHARES):
+        local = curve_epsilon(target, local_delta) if target >= _SMALLEST else 0.0
+        if local == 0:
+            continue
+        price = (1 + math.exp(-local) / 2) * users * float(local_delta(np.array([local]))[0])
         pair = Clones.of(local_epsilon=local, users=users, log_tail=math.log(delta) + _LOG_LEFT_OUT)
 
         def slack(epsilon: float, price: float = price, pair: Clones = pair) -> float:

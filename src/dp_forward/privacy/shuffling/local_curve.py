@@ -1,6 +1,5 @@
 """Exact privacy curves of what one user sends: a Gaussian text and randomized-response labels."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,8 +7,8 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from dp_forward.privacy import curve
-from dp_forward.privacy.response import keep_probability
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.response import RandomizedResponse
+from dp_forward.privacy.solve import last_safe, log_gap
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
@@ -25,16 +24,9 @@ def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int =
     Guarantees:
         Rounded up by more than the float error of `curve.hockey_stick`.
     """
-    if label_epsilon is None:
-        shifts: Floats = np.zeros(1)
-        weights: Floats = np.ones(1)
-    else:
-        keep = keep_probability(label_epsilon, labels)
-        other = math.exp(-label_epsilon) * keep
-        weights = np.ones(1)
-        for _ in range(draws):
-            weights = np.asarray(np.convolve(weights, [other, (labels - 2) * other, keep]), dtype=np.float64)
-        shifts = label_epsilon * np.arange(-draws, draws + 1, dtype=np.float64)
+    shifts, weights = np.zeros(1), np.ones(1)
+    if label_epsilon is not None:
+        shifts, weights = RandomizedResponse(label_epsilon, labels, draws).loss.atoms()
     rounded_up = 1 + 4 * curve.LOG_SLACK
 
     def delta(epsilon: Floats) -> Floats:
@@ -47,8 +39,7 @@ def curve_epsilon(delta: float, local_delta: Curve) -> float:
     """The least epsilon at which a curve has come down to ``delta``, rounded up."""
 
     def slack(epsilon: float) -> float:
-        reached = float(local_delta(np.array([epsilon]))[0])
-        return math.log(delta / reached) if reached > 0 else math.inf
+        return log_gap(delta, float(local_delta(np.array([epsilon]))[0]))
 
     high = 1.0
     while slack(high) < 0:

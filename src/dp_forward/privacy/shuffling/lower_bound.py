@@ -33,7 +33,7 @@ from scipy.special import betainc, gammaln, log_ndtr, logsumexp
 
 from dp_forward.privacy import checks
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
-from dp_forward.privacy.response import keep_probability
+from dp_forward.privacy.response import RandomizedResponse
 from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail
 
 _GRID: Final = 2001
@@ -88,14 +88,9 @@ class _Report:
         self.mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
         self.shifts, self.log_weights = np.zeros((1, 1)), np.zeros((1, 1))
         if label_epsilon is not None:
-            label_epsilon = checks.epsilon(label_epsilon, name="label_epsilon")
-            labels = checks.count("labels", labels, at_least=2, remedy="Two labels or more.")
-            keep = keep_probability(label_epsilon, labels)
-            other = math.exp(-label_epsilon) * keep
-            weights = np.array([[keep], [other], [(labels - 2) * other]])
+            levels, weights = RandomizedResponse(label_epsilon, labels).loss.atoms()
             with np.errstate(divide="ignore"):
-                self.log_weights = np.log(weights)
-            self.shifts = label_epsilon * np.array([[1.0], [-1.0], [0.0]])
+                self.shifts, self.log_weights = levels[:, None], np.log(weights)[:, None]
 
     def range(self) -> tuple[float, float]:
         """Thresholds outside which no bound is ever best."""

@@ -32,7 +32,7 @@ import numpy as np
 
 from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats
-from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.solve import last_safe, log_gap
 
 _POINTS: Final = 2**20
 _COARSE_POINTS: Final = 4096
@@ -98,8 +98,7 @@ def _reach(local_delta: Curve, *, users: int, allowed: float) -> float:
     """A loss beyond which one step keeps at most ``allowed``, or `_MOST_LOSS`."""
 
     def slack(epsilon: float) -> float:
-        left = float(_step_delta(np.array([epsilon]), users, local_delta)[0])
-        return math.log(allowed / left) if left > 0 else math.inf
+        return log_gap(allowed, float(_step_delta(np.array([epsilon]), users, local_delta)[0]))
 
     # A step's loss can be as small as 1 / users, so the search starts there.
     high = 1e-3 / users
@@ -125,19 +124,10 @@ class _Composed:
         return min(1.0, self.cut + error + max(0.0, float(self.masses[start:] @ gains)))
 
 
-@dataclass(frozen=True)
-class _Window:
-    """Where to look: a tilt, two losses that hold the tilted composition, an order for the tail."""
-
-    tilt: float
-    low: float
-    high: float
-    tail_order: float
-
-
-def _window(step: _Step, *, reach: float, steps: int, delta: float) -> _Window:
+def _window(step: _Step, *, reach: float, steps: int, delta: float) -> tuple[float, float, float, float]:
     """Chernoff's bound on a coarse step says where the composition meets ``delta``.
 
+    Returned are a tilt, two losses that hold the tilted composition, and an order for the tail.
     The tilt is the strongest, up to the one that centres the composition there, that does not
     make the window more than twice as wide as it must be: a few large losses, once tilted, may
     pile up far beyond. Only accuracy hangs on these choices.
@@ -151,13 +141,13 @@ def _window(step: _Step, *, reach: float, steps: int, delta: float) -> _Window:
     # The last order stays free, to bound what lies above a window.
     best = 62 + int(np.argmin((moments[62:-1] - math.log(delta)) / above[:-1]))
     narrowest = math.inf
-    chosen = _Window(0.0, 0.0, 0.0, 0.0)
+    chosen = (0.0, 0.0, 0.0, 0.0)
     for at in range(61, best + 1):
         ends = (_LOG_OUTSIDE + moments[at] - np.delete(moments, at)) / (orders[at] - np.delete(orders, at))
         low, high = float(np.max(ends[:at])), max(needed, float(np.min(ends[at:])))
         narrowest = min(narrowest, high - low)
         if high - low <= 2 * narrowest:
-            chosen = _Window(float(orders[at]), low, high, float(above[np.argmin(tails)]))
+            chosen = float(orders[at]), low, high, float(above[np.argmin(tails)])
     return chosen
 
 
@@ -184,17 +174,17 @@ def _compose(local_delta: Curve, *, users: int, steps: int, delta: float) -> _Co
     """Compose ``steps`` steps with the accuracy placed where the composition meets ``delta``."""
     reach = _reach(local_delta, users=users, allowed=_CUT * delta / steps)
     coarse = _Step.on_grid(local_delta, users=users, reach=reach, points=_COARSE_POINTS)
-    window = _window(coarse, reach=reach, steps=steps, delta=delta)
+    tilt, low, high, tail_order = _window(coarse, reach=reach, steps=steps, delta=delta)
 
-    interval = max(window.high - window.low, reach) / _POINTS
+    interval = max(high - low, reach) / _POINTS
     points = math.ceil(reach / interval)
     step = _Step.on_grid(local_delta, users=users, reach=points * interval, points=points)
-    log_tilt, log_tail = steps * step.log_moments(np.array([window.tilt, window.tail_order]))
-    high = max(window.high, (log_tail - math.log(_CUT * delta)) / window.tail_order)
-    first, last = math.floor(window.low / interval), math.ceil(high / interval)
-    masses, rounding = _tilted_power(step, window.tilt, steps, last - first + 1)
+    log_tilt, log_tail = steps * step.log_moments(np.array([tilt, tail_order]))
+    high = max(high, (log_tail - math.log(_CUT * delta)) / tail_order)
+    first, last = math.floor(low / interval), math.ceil(high / interval)
+    masses, rounding = _tilted_power(step, tilt, steps, last - first + 1)
     index = np.arange(max(first, 1), first + masses.size)
-    untilt = np.exp(np.minimum(log_tilt - window.tilt * interval * index, 600.0))
+    untilt = np.exp(np.minimum(log_tilt - tilt * interval * index, 600.0))
     return _Composed(
         losses=np.asarray(interval * index, dtype=np.float64),
         masses=masses[index % masses.size] * untilt,
