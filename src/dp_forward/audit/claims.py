@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr
 
 from dp_forward import privacy
 from dp_forward.audit import findings
@@ -99,19 +99,12 @@ class PrivUnitClaim:
 
     def along_z(self, total: float, claimed: float, trials: int) -> float:
         total, t = total / self.mechanism.sigma, self.mechanism.threshold
-        return cap_sum_z(total, trials, threshold=t, log_levels=self._log_levels, tau=_TAU)
-
-    @property
-    def _log_levels(self) -> tuple[float, float]:
-        """log a and log b."""
-        odds, t = self.mechanism.cap_log_odds, self.mechanism.threshold
-        above = float(log_expit(odds) - log_ndtr(-t))
-        return above, float(log_expit(-odds) - log_ndtr(t))
+        return cap_sum_z(total, trials, threshold=t, log_levels=self.mechanism.log_levels, tau=_TAU)
 
     @cached_property
     def cap_share(self) -> float:
         """How often a release lies in the cap of its input: p, but for what rounding moves over its edge."""
-        t, (above, below) = self.mechanism.threshold, self._log_levels
+        t, (above, below) = self.mechanism.threshold, self.mechanism.log_levels
         u = _FAR * (_NODES + 1) / 2
 
         def near(side: float, log_level: float) -> float:
@@ -131,7 +124,7 @@ class PrivUnitClaim:
         unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
         # The rounding errors of 4 equal entries, or more, add up to one that is as good as normal.
         spread = np.sum(unit**4, axis=1) <= 1 / 4
-        t, (_, below) = self.mechanism.threshold, self._log_levels
+        t, (_, below) = self.mechanism.threshold, self.mechanism.log_levels
         reach = np.sum(np.abs(unit), axis=1) * _CELL / 2
         moved = np.exp(below) * (ndtr(reach - t) - ndtr(-t))
         at_most = np.minimum(1.0, self.mechanism.cap_probability + moved)
@@ -154,7 +147,7 @@ class PrivUnitClaim:
 
     def _likelihood(self, released: Floats, x: Floats) -> Floats:
         u = (self._along(released, x) - self.mechanism.threshold) / _TAU
-        above, below = self._log_levels
+        above, below = self.mechanism.log_levels
         return np.asarray(np.logaddexp(below + log_ndtr(-u), above + log_ndtr(u)).sum(axis=1))
 
     def _along(self, released: Floats, x: Floats) -> Floats:

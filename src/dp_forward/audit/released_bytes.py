@@ -272,18 +272,13 @@ def _noise(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Findi
 
 def across_inputs(released: Floats, *inputs: Floats) -> tuple[Floats, int]:
     """What of each release lies in directions that no input points to, and how many dimensions those have."""
-    basis: list[Floats] = []  # orthonormal directions per vector; zeros where the inputs span less
-    for one in inputs:
-        rest = one.copy()
-        for known in basis:
-            rest -= np.sum(rest * known, axis=1, keepdims=True) * known
-        length = np.linalg.norm(rest, axis=1, keepdims=True)
-        least = 1e-6 * np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-300)
-        basis.append(np.where(length > least, rest / np.maximum(length, 1e-300), 0))
+    directions, lengths, _ = np.linalg.svd(np.stack(inputs, axis=2), full_matrices=False)
+    spanned = lengths > 1e-6 * np.maximum(lengths[:, :1], 1e-300)
+    basis = directions * spanned[:, None, :]  # orthonormal per vector; zeros where the inputs span less
     across = released.copy()
-    for direction in (*basis, *basis):  # twice: once leaves rounding errors of the first
-        across -= np.einsum("nkd,kd->nk", across, direction)[:, :, None] * direction
-    return across, int(inputs[0].size - sum(np.any(one != 0, axis=1).sum() for one in basis))
+    for _ in range(2):  # once leaves rounding errors of the first
+        across -= np.einsum("kdm,nkm->nkd", basis, np.einsum("nkd,kdm->nkm", across, basis))
+    return across, int(inputs[0].size - spanned.sum())
 
 
 def shared_noise(across: Floats, dimensions: int) -> list[Finding]:
