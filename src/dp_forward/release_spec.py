@@ -60,11 +60,8 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         count("rows", self.rows, remedy="It is the fixed public length n.")
         count("width", self.width, remedy="It is what the back was made for.")
-        known, remedy = (
-            type(self.bits) is int and self.bits in (8, 16),
-            "8 halves the bytes and is as private.",
-        )
-        refuse_if(not known, "bits", "be 8 or 16", repr(self.bits), remedy)
+        known = type(self.bits) is int and self.bits in (8, 16)
+        refuse_if(not known, "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes and is as private.")
         noise = self.noise
         if noise is not None and noise.mechanism == KaryResponse.name and self.cut is not None:
             rule = f"be {noise.columns} at the cut output for {noise.mechanism}"

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, owens_t
 
 from dp_forward import privacy
 from dp_forward.audit import findings
@@ -38,8 +38,6 @@ Seen = tuple[Floats, Floats]  # releases of two inputs
 
 _CELL: Final = 1 / 8
 _TAU: Final = _CELL / math.sqrt(12)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-_FAR: Final = 9.0
 
 
 @dataclass(frozen=True)
@@ -103,17 +101,16 @@ class PrivUnitClaim:
 
     @cached_property
     def cap_share(self) -> float:
-        """How often a release lies in the cap of its input: p, but for what rounding moves over its edge."""
+        """How often a release lies in the cap of its input: p, but for what rounding moves over its edge.
+
+        For normal X and rounding Z, ``X + tau Z`` is at least t where Y, its standard form, is at least
+        ``k = t / hypot(1, tau)``. X and Y have the correlation ``k / t``, so by Owen (1956) both X is at
+        least t and Y at least k with the mean of these two probabilities, less ``T(k, tau)``.
+        """
         t, (above, below) = self.mechanism.threshold, self.mechanism.log_levels
-        u = _FAR * (_NODES + 1) / 2
-
-        def near(side: float, log_level: float) -> float:
-            s = t + side * _TAU * u
-            terms = np.exp(log_level - 0.5 * s * s) * ndtr(side * u)
-            return float(_WEIGHTS @ terms) * _FAR / 2 * _TAU / math.sqrt(2 * math.pi)
-
-        beyond = math.exp(above + float(log_ndtr(-(t + _FAR * _TAU))))
-        return beyond + near(1.0, above) + near(-1.0, below)
+        k = t / math.hypot(1.0, _TAU)
+        both = float(ndtr(-t) + ndtr(-k)) / 2 - float(owens_t(k, _TAU))
+        return math.exp(above + math.log(both)) + math.exp(below) * (float(ndtr(-k)) - both)
 
     def largest_share(self, x: Floats) -> float:
         """What the share in the cap may be at most, for these inputs; `cap_share` where entries are many.
