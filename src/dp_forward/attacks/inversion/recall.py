@@ -74,17 +74,15 @@ class TokenPrior:
         excluded = torch.tensor(sorted(set(special)), dtype=torch.int64)
         if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < vocabulary:
             raise InvalidInput("special", f"be ids below {vocabulary}", "others", "Check the tokenizer.")
-        totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
         for batch, _ in each_batch(public, 4096):
             ids, text = batch["input_ids"], counted_tokens(batch, excluded)
-            totals += torch.bincount(ids[text], minlength=vocabulary)
             place = torch.arange(public.length).expand_as(ids)[text]
             places.index_put_((place, ids[text]), torch.ones(len(place)), accumulate=True)
             once = torch.unique((torch.arange(len(ids))[:, None] * vocabulary + ids)[text])
             in_texts += torch.bincount(once % vocabulary, minlength=vocabulary)
-        allowed = torch.ones(vocabulary, dtype=torch.bool)
+        totals, allowed = places.sum(dim=0), torch.ones(vocabulary, dtype=torch.bool)
         allowed[excluded] = False
         if not allowed.any() or totals[allowed].sum() == 0:
             raise InvalidInput("public", "hold tokens that are not special", "none", "Use ordinary text.")
