@@ -140,19 +140,12 @@ class ReleaseSpec:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any) -> Self:
         """From ``release.json`` and what its half says; anything but what `as_dict` writes is refused."""
-        if settings.get("format") != _FORMAT or settings.keys() != _KEYS:
-            raise InvalidInput(
-                "release.json", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward."
-            )
-        noise = settings["noise"]
-        return cls(
-            noise=None if noise is None else NoiseSpec.from_dict(noise),
-            rows=settings["rows"],
-            labels=tuple(map(str, settings["labels"])),
-            width=width,
-            cut=cut,
-            **rest,
-        )
+        found = settings.get("format")
+        known, rule = found == _FORMAT and settings.keys() == _KEYS, f"be of format {_FORMAT}"
+        refuse_if(not known, "release.json", rule, found, "Update dp-forward.")
+        noise, labels = settings["noise"], tuple(map(str, settings["labels"]))
+        noise = None if noise is None else NoiseSpec.from_dict(noise)
+        return cls(noise=noise, rows=settings["rows"], labels=labels, width=width, cut=cut, **rest)
 
 
 def release_width(width: int, noise: NoiseSpec | None, labels: Sequence[str]) -> int:
