@@ -233,18 +233,15 @@ def _signal(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Find
     """The mean along the input is as long as the input, and there is nothing beside it."""
     total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
-        length = np.linalg.norm(own, axis=1)
-        there = length > 0
-        unit = own[there] / length[there, None]
-        mean = some.mean(axis=0)
-        along = np.sum(mean[there] * unit, axis=1)
+        mean, length = some.mean(axis=0), np.linalg.norm(own, axis=1)
+        unit, there = own / np.maximum(length, 1e-300)[:, None], int(np.count_nonzero(length))
+        along = np.sum(mean * unit, axis=1)
+        rest = mean - along[:, None] * unit
         total += len(some) * float(along.sum())
         claimed += len(some) * float(length.sum())
-        trials += len(some) * int(there.sum())
-        rest = mean.copy()
-        rest[there] -= along[:, None] * unit
+        trials += len(some) * there
         beside += len(some) * float(np.sum(rest * rest)) / claim.deviation**2
-        freedom += rest.size - int(there.sum())
+        freedom += rest.size - there
     z = claim.along_z(total, claimed, trials)
     found = [Finding("mean along the input", 1.0, total / claimed, z)]
     if freedom:
