@@ -98,11 +98,11 @@ def release(
         bars = stack.enter_context(output.Bars())
         more: dict[str, Any] = {"budget": budget, "resume": resume, "device": place, "say": output.say}
         if engine == "ray":
-            from dp_forward.integrations import ray
+            from dp_forward.integrations.ray import connect, prepare, read_task
 
-            ray.connect(ray_address)
+            connect(ray_address)
             on_ray |= {"device": str(place), "progress": counter(bars, "reading")}
-            prepared = ray.prepare(*ray.read_task(chosen, split), user, out, **on_ray)
+            prepared = prepare(*read_task(chosen, split), user, out, **on_ray)
             texts, more["engine"] = stack.enter_context(prepared)
         else:
             texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))

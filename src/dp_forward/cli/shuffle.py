@@ -55,9 +55,9 @@ def shuffle(
     given = locals()
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
-    from dp_forward.service.server import uvicorn_runner
     from dp_forward.service.server.audit_log import AuditLog
     from dp_forward.service.server.users import Users
+    from dp_forward.service.server.uvicorn_runner import bind_socket, log_to_stderr, run_reloading, run_server
     from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
@@ -71,7 +71,7 @@ def shuffle(
         return Transport(collector, token=word, ca=ca, proxy=proxy, retry=RETRY, setting="collector")
 
     settings, word = read()
-    uvicorn_runner.log_to_stderr(json_lines=log == "json")
+    log_to_stderr(json_lines=log == "json")
     if users is not None and settings.token is not None:
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
     if users is not None and least_users is None:
@@ -90,11 +90,10 @@ def shuffle(
             with contextlib.closing(connect(word)) as client:
                 forwarder = Forwarder(records, client, at_once=records.offered.body_records)
                 app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
-                ended = uvicorn_runner.run_server(app, settings, **how)
+                ended = run_server(app, settings, **how)
             totals.update(batches=forwarder.batches, records=forwarder.records)
             return ended
 
-        listening = uvicorn_runner.bind_socket(settings.host, settings.port)
-        uvicorn_runner.run_reloading(listening, read, serve, audit)
+        run_reloading(bind_socket(settings.host, settings.port), read, serve, audit)
         if json:
             typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
