@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe_texts
+from dp_forward.attacks.observations import each_batch, hidden_rows, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.data.row_files import read_rows
 from dp_forward.errors import InvalidInput, refuse_if
@@ -42,6 +42,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import AnyFront
 
 __all__ = ["GENRES", "attribute_attack", "keyword_genres", "read_labelled"]
 

@@ -41,14 +41,14 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe
+from dp_forward.attacks.observations import each_batch, hidden_rows, kind_of_noise, observe
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
-from dp_forward.split.halves import Front
+from dp_forward.split.halves import AnyFront, Front
 
 __all__ = ["Inversion", "TokenPrior", "token_table"]
 
