@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion
-from dp_forward.attacks.observations import AnyFront, each_batch
+from dp_forward.attacks.observations import each_batch
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Count
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.halves import NarrowFront
+from dp_forward.split.halves import AnyFront, NarrowFront
 from reproduction.attacks.gradient import BATCH, fit_tokens, refuse_front
 
 RIDGE = 1e-6

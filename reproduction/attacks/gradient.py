@@ -28,9 +28,9 @@ from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion, token_table
-from dp_forward.attacks.observations import AnyFront
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, positive
+from dp_forward.split.halves import AnyFront
 
 BATCH: Final = 32
 """Texts that are fitted at once."""

@@ -80,13 +80,9 @@ class BudgetExhausted(DpForwardError):
 class LedgerCorrupt(DpForwardError):
     """A ledger that cannot be trusted; it is refused, never reset."""
 
-    exit_code = 1
-
 
 class LedgerUnavailable(DpForwardError):
     """A ledger that is locked, or on a disk that is full or fails; no earlier step is lost."""
-
-    exit_code = 1
 
 
 class LedgerRestated(UserWarning):

@@ -1,7 +1,5 @@
 """Packages of the extras: imported at their first use, and named in one line where they are missing."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping

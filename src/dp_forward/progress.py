@@ -6,8 +6,6 @@
 that wants no progress passes None. What is shown is never a text, a token or a hidden value.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Protocol

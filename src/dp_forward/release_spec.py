@@ -5,15 +5,13 @@ It is public and the same for every text. Folders, manifests, corpora, policies 
 anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import RECORD, KaryResponse, Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
@@ -62,20 +60,16 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         count("rows", self.rows, remedy="It is the fixed public length n.")
         count("width", self.width, remedy="It is what the back was made for.")
-        if type(self.bits) is not int or self.bits not in (8, 16):
-            raise InvalidInput(
-                "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes at no cost in privacy."
-            )
-        if isinstance(self.noise, NoiseSpec) and self.noise.mechanism == KaryResponse.name:
-            self._check_response(self.noise)
+        known = type(self.bits) is int and self.bits in (8, 16)
+        refuse_if(not known, "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes and is as private.")
+        noise = self.noise
+        if noise is not None and noise.mechanism == KaryResponse.name and self.cut is not None:
+            rule = f"be {noise.columns} at the cut output for {noise.mechanism}"
+            wrong = (self.cut, self.width) != (_POOLED, noise.columns)
+            refuse_if(wrong, "width", rule, f"{self.width} at {self.cut}", "One score per label crosses.")
         if self.folded and (self.cut not in (_POOLED, None) or self.width % len(self.labels)):
             found = f"{self.width} columns at {self.cut}"
             raise InvalidInput("unit", "be text unless one row is folded", found, "Release it at output.")
-
-    def _check_response(self, noise: NoiseSpec) -> None:
-        if self.cut is not None and (self.cut, self.width) != (_POOLED, noise.columns):
-            rule = f"be {noise.columns} at the cut output for {noise.mechanism}"
-            raise InvalidInput("width", rule, f"{self.width} at {self.cut}", "One score per label crosses.")
 
     @classmethod
     def of(
@@ -86,7 +80,7 @@ class ReleaseSpec:
         rows: int,
         labels: Sequence[str],
         front: str | None = None,
-    ) -> ReleaseSpec:
+    ) -> Self:
         """The releases of a front, or for a back: cut and width are those of the half."""
         width = release_width(half.width, noise, labels)
         return cls(noise=noise, rows=rows, labels=tuple(labels), width=width, cut=str(half.cut), front=front)
@@ -101,7 +95,7 @@ class ReleaseSpec:
     @property
     def folded(self) -> bool:
         """Whether text and label of a record are in one release (`noise.folded_record`)."""
-        return isinstance(self.noise, NoiseSpec) and self.noise.protects == RECORD
+        return self.noise is not None and self.noise.protects == RECORD
 
     @property
     def matrix_rows(self) -> int:
@@ -144,23 +138,14 @@ class ReleaseSpec:
         return {"format": _FORMAT, "noise": noise, "rows": self.rows, "labels": list(self.labels)}
 
     @classmethod
-    def from_dict(
-        cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any
-    ) -> ReleaseSpec:
+    def from_dict(cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any) -> Self:
         """From ``release.json`` and what its half says; anything but what `as_dict` writes is refused."""
-        if settings.get("format") != _FORMAT or settings.keys() != _KEYS:
-            raise InvalidInput(
-                "release.json", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward."
-            )
-        noise = settings["noise"]
-        return cls(
-            noise=None if noise is None else NoiseSpec.from_dict(noise),
-            rows=settings["rows"],
-            labels=tuple(map(str, settings["labels"])),
-            width=width,
-            cut=cut,
-            **rest,
-        )
+        found = settings.get("format")
+        known, rule = found == _FORMAT and settings.keys() == _KEYS, f"be of format {_FORMAT}"
+        refuse_if(not known, "release.json", rule, found, "Update dp-forward.")
+        noise, labels = settings["noise"], tuple(map(str, settings["labels"]))
+        noise = None if noise is None else NoiseSpec.from_dict(noise)
+        return cls(noise=noise, rows=settings["rows"], labels=labels, width=width, cut=cut, **rest)
 
 
 def release_width(width: int, noise: NoiseSpec | None, labels: Sequence[str]) -> int:

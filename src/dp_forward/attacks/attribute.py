@@ -22,7 +22,7 @@ Paper: Section 6.4 and Table 9. It does not say how a review got its genre; `key
 import copy
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe_texts
+from dp_forward.attacks.observations import each_batch, hidden_rows, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.data.row_files import read_rows
 from dp_forward.errors import InvalidInput, refuse_if
@@ -42,6 +42,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import AnyFront
 
 __all__ = ["GENRES", "attribute_attack", "keyword_genres", "read_labelled"]
 
@@ -119,15 +120,20 @@ def attribute_attack(
     place = pick_device(device)
     parts = [hidden_rows(front, batch, device=place) for batch, _ in each_batch(train, 64)]
     rows, width = parts[0].shape[1:]
-    pool = pool or ("flatten" if rows * width <= 4096 else "mean")
+    chosen: Pool = pool or ("flatten" if rows * width <= 4096 else "mean")
     # Where nothing is drawn, the vectors are all that is needed.
-    inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
+    inputs = torch.cat([pooled(part, chosen) for part in parts] if mechanism is None else parts)
+    noise = None if mechanism is None else Sanitizer(mechanism, seed=seed)
+
+    @torch.no_grad()
+    def vectors(some: Tensor) -> Tensor:
+        return inputs[some] if noise is None else pooled(noise(inputs[some]), chosen)
+
     labels = torch.from_numpy(np.array(known)).to(place)
-    how: Any = {"pool": pool, "epochs": epochs, "seed": seed, "progress": progress}
-    network, best_epoch = _learn(inputs, labels, mechanism, **how)
+    network, best_epoch = _learn(vectors, labels, epochs=epochs, seed=seed, progress=progress)
     seen = observe_texts(front, mechanism, test, device=place)
     with torch.no_grad():
-        guessed = torch.cat([network(pooled(some[:, 0], pool)).argmax(dim=1).cpu() for some in seen])
+        guessed = torch.cat([network(pooled(some[:, 0], chosen)).argmax(dim=1).cpu() for some in seen])
     if progress is not None:
         progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
@@ -135,8 +141,8 @@ def attribute_attack(
     ceiling = None if mechanism is None else attribute_ceiling(mechanism, chance)
     recalls = {str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)}
     details: dict[str, Any] = {"values": int(known.max()) + 1, "recall_by_value": recalls}
-    details |= {"texts_of_the_attacker": len(known), "pool": pool, "epochs": epochs, "best_epoch": best_epoch}
-    details["noise"] = kind_of_noise(mechanism)
+    details |= {"texts_of_the_attacker": len(known), "pool": chosen, "epochs": epochs}
+    details |= {"best_epoch": best_epoch, "noise": kind_of_noise(mechanism)}
     name, hits = "attribute", int(right.sum())
     return AttackResult.from_counts(name, hits, len(wanted), chance=chance, ceiling=ceiling, **details)
 
@@ -147,26 +153,10 @@ def pooled(matrices: Tensor, pool: Pool) -> Tensor:
 
 
 def _learn(
-    inputs: Tensor,
-    labels: Tensor,
-    mechanism: Mechanism | None,
-    *,
-    pool: Pool,
-    epochs: int,
-    seed: int,
-    progress: Count | None,
+    vectors: Callable[[Tensor], Tensor], labels: Tensor, *, epochs: int, seed: int, progress: Count | None
 ) -> tuple[nn.Module, int]:
-    """Train three linear layers with ReLU on standardised vectors: the network, and its best epoch.
-
-    ``inputs`` are hidden matrices, or pooled vectors where there is no noise.
-    """
-    noise = None if mechanism is None else Sanitizer(mechanism, seed=seed)
+    """Train three linear layers with ReLU on the ``vectors`` of texts: the network, and its best epoch."""
     generator = torch.Generator().manual_seed(seed)
-
-    @torch.no_grad()
-    def vectors(some: Tensor) -> Tensor:
-        return inputs[some] if noise is None else pooled(noise(inputs[some]), pool)
-
     shuffled = torch.randperm(len(labels), generator=generator).to(labels.device)
     held_out = max(1, len(labels) // 10)
     held, own = shuffled[:held_out], shuffled[held_out:]

@@ -29,14 +29,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import mannwhitneyu
 
 from dp_forward.attacks.attack_result import AttackResult, require_texts
-from dp_forward.attacks.observations import AnyFront, observe_texts
+from dp_forward.attacks.observations import observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import finite_array, probability
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import AnyBack
+from dp_forward.split.halves import AnyBack, AnyFront
 
 __all__ = ["SCORES", "answers", "drop_words", "entropy", "threshold_attack"]
 

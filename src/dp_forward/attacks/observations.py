@@ -26,7 +26,7 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import AnyFront
 
-__all__ = ["AnyFront", "each_batch", "observe_texts"]
+__all__ = ["each_batch", "observe_texts"]
 
 Device = torch.device | str | None
 

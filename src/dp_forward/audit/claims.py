@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, owens_t
 
 from dp_forward import privacy
 from dp_forward.audit import findings
@@ -38,8 +38,6 @@ Seen = tuple[Floats, Floats]  # releases of two inputs
 
 _CELL: Final = 1 / 8
 _TAU: Final = _CELL / math.sqrt(12)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-_FAR: Final = 9.0
 
 
 @dataclass(frozen=True)
@@ -99,28 +97,20 @@ class PrivUnitClaim:
 
     def along_z(self, total: float, claimed: float, trials: int) -> float:
         total, t = total / self.mechanism.sigma, self.mechanism.threshold
-        return cap_sum_z(total, trials, threshold=t, log_levels=self._log_levels, tau=_TAU)
-
-    @property
-    def _log_levels(self) -> tuple[float, float]:
-        """log a and log b."""
-        odds, t = self.mechanism.cap_log_odds, self.mechanism.threshold
-        above = float(log_expit(odds) - log_ndtr(-t))
-        return above, float(log_expit(-odds) - log_ndtr(t))
+        return cap_sum_z(total, trials, threshold=t, log_levels=self.mechanism.log_levels, tau=_TAU)
 
     @cached_property
     def cap_share(self) -> float:
-        """How often a release lies in the cap of its input: p, but for what rounding moves over its edge."""
-        t, (above, below) = self.mechanism.threshold, self._log_levels
-        u = _FAR * (_NODES + 1) / 2
+        """How often a release lies in the cap of its input: p, but for what rounding moves over its edge.
 
-        def near(side: float, log_level: float) -> float:
-            s = t + side * _TAU * u
-            terms = np.exp(log_level - 0.5 * s * s) * ndtr(side * u)
-            return float(_WEIGHTS @ terms) * _FAR / 2 * _TAU / math.sqrt(2 * math.pi)
-
-        beyond = math.exp(above + float(log_ndtr(-(t + _FAR * _TAU))))
-        return beyond + near(1.0, above) + near(-1.0, below)
+        For normal X and rounding Z, ``X + tau Z`` is at least t where Y, its standard form, is at least
+        ``k = t / hypot(1, tau)``. X and Y have the correlation ``k / t``, so by Owen (1956) both X is at
+        least t and Y at least k with the mean of these two probabilities, less ``T(k, tau)``.
+        """
+        t, (above, below) = self.mechanism.threshold, self.mechanism.log_levels
+        k = t / math.hypot(1.0, _TAU)
+        both = float(ndtr(-t) + ndtr(-k)) / 2 - float(owens_t(k, _TAU))
+        return math.exp(above + math.log(both)) + math.exp(below) * (float(ndtr(-k)) - both)
 
     def largest_share(self, x: Floats) -> float:
         """What the share in the cap may be at most, for these inputs; `cap_share` where entries are many.
@@ -131,7 +121,7 @@ class PrivUnitClaim:
         unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
         # The rounding errors of 4 equal entries, or more, add up to one that is as good as normal.
         spread = np.sum(unit**4, axis=1) <= 1 / 4
-        t, (_, below) = self.mechanism.threshold, self._log_levels
+        t, (_, below) = self.mechanism.threshold, self.mechanism.log_levels
         reach = np.sum(np.abs(unit), axis=1) * _CELL / 2
         moved = np.exp(below) * (ndtr(reach - t) - ndtr(-t))
         at_most = np.minimum(1.0, self.mechanism.cap_probability + moved)
@@ -154,7 +144,7 @@ class PrivUnitClaim:
 
     def _likelihood(self, released: Floats, x: Floats) -> Floats:
         u = (self._along(released, x) - self.mechanism.threshold) / _TAU
-        above, below = self._log_levels
+        above, below = self.mechanism.log_levels
         return np.asarray(np.logaddexp(below + log_ndtr(-u), above + log_ndtr(u)).sum(axis=1))
 
     def _along(self, released: Floats, x: Floats) -> Floats:

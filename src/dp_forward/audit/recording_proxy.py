@@ -1,7 +1,6 @@
 """Recording proxy for the audit of a service: a real client, a real server, and every byte between them."""
 
 import contextlib
-import itertools
 import re
 import socket
 import tempfile
@@ -109,20 +108,16 @@ class RecordingProxy:
 class RecordedClient:
     """A client of the user's side, whose every question goes through the proxy."""
 
-    def __init__(self, user: UserSide, proxy: RecordingProxy, folder: Path) -> None:
-        self._user, self._proxy, self._folder = user, proxy, folder
-        self._ledgers = (folder / f"audit-{number}.ledger" for number in itertools.count())
+    def __init__(self, user: UserSide, proxy: RecordingProxy) -> None:
+        self._user, self._proxy = user, proxy
         mechanism = user.spec.mechanism()
         # Room for a few releases: a client that draws too often must be seen, not stopped.
         self._budget = min(LARGEST_GAUSSIAN_EPSILON, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
 
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
-        path = next(self._ledgers)
-        with self._client(path, RetryPolicy()) as client:
+        with tempfile.TemporaryDirectory() as folder, self._client(folder, RetryPolicy()) as client:
             client.ask(text)
-        for name in self._folder.glob(f"{path.name}*"):
-            name.unlink()
         sent = set(self._proxy.take())  # a retry is the same bytes
         if len(sent) != 1:
             raise DpForwardError(f"The client sent {len(sent)} frames for one question. That is no audit.")
@@ -130,22 +125,23 @@ class RecordedClient:
 
     def again(self, text: str) -> tuple[list[Sent], int]:
         """Two answers are lost; then it is sent again, and again by a new client with the same ledger."""
-        path, charged = next(self._ledgers), 0
+        charged = 0
         self._proxy.lose(2)
-        for _ in range(2):
-            with self._client(path, RetryPolicy(first=0.01)) as client:
-                for _ in range(2):
-                    client.ask(text, resend=True)
-                charged = client.summary().releases
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):
+                with self._client(folder, RetryPolicy(first=0.01)) as client:
+                    for _ in range(2):
+                        client.ask(text, resend=True)
+                    charged = client.summary().releases
         return self._proxy.take(), charged
 
-    def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
-        server, budget = self._proxy.address, self._budget
+    def _client(self, folder: str, retry: RetryPolicy) -> Client:
+        server, budget, ledger = self._proxy.address, self._budget, Path(folder) / "ledger"
         return Client(self._user, server=server, ledger=ledger, budget=budget, retry=retry)
 
 
 @contextlib.contextmanager
 def record_client(user: UserSide, server: str) -> Iterator[RecordedClient]:
     """A real client of the server at this address, with a recording proxy in between."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(RecordingProxy(server)) as proxy:
-        yield RecordedClient(user, proxy, Path(folder))
+    with contextlib.closing(RecordingProxy(server)) as proxy:
+        yield RecordedClient(user, proxy)

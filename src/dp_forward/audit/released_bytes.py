@@ -233,18 +233,15 @@ def _signal(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Find
     """The mean along the input is as long as the input, and there is nothing beside it."""
     total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
-        length = np.linalg.norm(own, axis=1)
-        there = length > 0
-        unit = own[there] / length[there, None]
-        mean = some.mean(axis=0)
-        along = np.sum(mean[there] * unit, axis=1)
+        mean, length = some.mean(axis=0), np.linalg.norm(own, axis=1)
+        unit, there = own / np.maximum(length, 1e-300)[:, None], int(np.count_nonzero(length))
+        along = np.sum(mean * unit, axis=1)
+        rest = mean - along[:, None] * unit
         total += len(some) * float(along.sum())
         claimed += len(some) * float(length.sum())
-        trials += len(some) * int(there.sum())
-        rest = mean.copy()
-        rest[there] -= along[:, None] * unit
+        trials += len(some) * there
         beside += len(some) * float(np.sum(rest * rest)) / claim.deviation**2
-        freedom += rest.size - int(there.sum())
+        freedom += rest.size - there
     z = claim.along_z(total, claimed, trials)
     found = [Finding("mean along the input", 1.0, total / claimed, z)]
     if freedom:
@@ -272,18 +269,13 @@ def _noise(claim: _Noisy, seen: claims.Seen, x: Floats, y: Floats) -> list[Findi
 
 def across_inputs(released: Floats, *inputs: Floats) -> tuple[Floats, int]:
     """What of each release lies in directions that no input points to, and how many dimensions those have."""
-    basis: list[Floats] = []  # orthonormal directions per vector; zeros where the inputs span less
-    for one in inputs:
-        rest = one.copy()
-        for known in basis:
-            rest -= np.sum(rest * known, axis=1, keepdims=True) * known
-        length = np.linalg.norm(rest, axis=1, keepdims=True)
-        least = 1e-6 * np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-300)
-        basis.append(np.where(length > least, rest / np.maximum(length, 1e-300), 0))
+    directions, lengths, _ = np.linalg.svd(np.stack(inputs, axis=2), full_matrices=False)
+    spanned = lengths > 1e-6 * np.maximum(lengths[:, :1], 1e-300)
+    basis = directions * spanned[:, None, :]  # orthonormal per vector; zeros where the inputs span less
     across = released.copy()
-    for direction in (*basis, *basis):  # twice: once leaves rounding errors of the first
-        across -= np.einsum("nkd,kd->nk", across, direction)[:, :, None] * direction
-    return across, int(inputs[0].size - sum(np.any(one != 0, axis=1).sum() for one in basis))
+    for _ in range(2):  # once leaves rounding errors of the first
+        across -= np.einsum("kdm,nkm->nkd", basis, np.einsum("nkd,kdm->nkm", across, basis))
+    return across, int(inputs[0].size - spanned.sum())
 
 
 def shared_noise(across: Floats, dimensions: int) -> list[Finding]:

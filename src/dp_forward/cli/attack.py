@@ -23,6 +23,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.privacy import RECORD, TEXT
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
 from dp_forward.storage.json_files import read_json
@@ -166,6 +167,7 @@ def membership(
     Example: dpf attack membership run --others validation --limit 500
     """
     from dp_forward.attacks.membership import SCORES, answers, threshold_attack
+    from dp_forward.train.regimes import promises_of
     from dp_forward.train.run import Halves
 
     plan = _plan_of(target)
@@ -176,7 +178,10 @@ def membership(
     query: dict[str, Any] = {"draws": draws, "noiseless": noiseless}
     more: Any = {"device": target.device, "progress": progress, **query}
     answered = answers(target.front, back, target.mechanism, texts, **more)
-    rules: Any = {"seed": target.seed, "ceiling": _training_ceiling(target, plan)}
+    said = promises_of(plan, target.spec).training
+    # A promise per token or phrase says little about a whole text, and gives no ceiling.
+    ceiling = said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
+    rules: Any = {"seed": target.seed, "ceiling": ceiling}
     found = {}
     for name, scored in SCORES.items():
         numbers = scored(answered, texts.labels)
@@ -202,16 +207,6 @@ def _plan_of(target: Target) -> Plan:
     rule = f"be the one that the run was trained on, {plan.task}"
     refuse_if(asked is not None and task_name(asked) != plan.task, "task", rule, asked, "Drop it.")
     return replace(plan, data={**plan.data, **target.data})
-
-
-def _training_ceiling(target: Target, plan: Plan) -> float | None:
-    """What the run promises about the texts it was trained on: the most that any attacker is right."""
-    from dp_forward.privacy import RECORD, TEXT
-    from dp_forward.train.regimes import promises_of
-
-    said = promises_of(plan, target.spec).training
-    # A promise per token or phrase says little about a whole text, and gives no ceiling.
-    return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
 def _texts_to_tell_apart(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -101,8 +100,11 @@ class PanelCommand(_Panels, TyperCommand):
     """A verb; a refusal names its settings as the flags of this verb."""
 
     def invoke(self, ctx: Any) -> Any:
-        with _flags_in_refusals(self.params):
+        try:
             return super().invoke(ctx)
+        except DpForwardError as error:
+            _name_flags(error, self.params)
+            raise
 
 
 class PanelGroup(_Panels, TyperGroup):
@@ -120,8 +122,7 @@ class App(Typer):
         return super().command(*args, **{"cls": PanelCommand, **more})
 
 
-@contextmanager
-def _flags_in_refusals(parameters: list[Any]) -> Iterator[None]:
+def _name_flags(error: DpForwardError, parameters: list[Any]) -> None:
     """Where a refusal names a setting as Python does, ``label_epsilon=2``, say the flag: --label-epsilon 2.
 
     Edges:
@@ -138,16 +139,12 @@ def _flags_in_refusals(parameters: list[Any]) -> Iterator[None]:
         flag = (option.secondary_opts if switch == "False" and option.secondary_opts else option.opts)[0]
         return f"{flag} " if equals and switch is None else flag
 
-    try:
-        yield
-    except DpForwardError as error:
-        message = _SETTING.sub(spell, str(error))
-        if isinstance(error, InvalidInput):
-            name, rule, remedy = (_SETTING.sub(spell, part) for part in error.words)
-            message = str(InvalidInput(name, rule, error.value, remedy))
-        if not message.startswith("`plan`"):  # whose keys are spelt as in a file
-            error.args = (re.sub("^`--", "`", message),)
-        raise
+    message = _SETTING.sub(spell, str(error))
+    if isinstance(error, InvalidInput):
+        name, rule, remedy = (_SETTING.sub(spell, part) for part in error.words)
+        message = str(InvalidInput(name, rule, error.value, remedy))
+    if not message.startswith("`plan`"):  # whose keys are spelt as in a file
+        error.args = (re.sub("^`--", "`", message),)
 
 
 class MechanismName(StrEnum):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -29,13 +28,6 @@ _PUBLIC_LABELS = (
     "The labels lie beside the releases as they are, and nothing protects them. --label-epsilon randomizes "
     "them, --no-labels leaves them out, and RUN/projection/front folds each into the release of its text."
 )
-
-
-class Engine(StrEnum):
-    """What draws: this process, or a Ray cluster."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def release(
@@ -62,7 +54,9 @@ def release(
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     again: _Again = False,
-    engine: Annotated[Engine, Option(help="What reads and draws: this process, or Ray.")] = Engine.LOCAL,
+    engine: Annotated[
+        Literal["local", "ray"], Option(help="What reads and draws: this process, or Ray.")
+    ] = "local",
     ray_address: Annotated[str | None, Option(help="HOST:PORT of the cluster [starts one here].")] = None,
     ray_workers: Annotated[int | None, Option(help="How many workers draw [one per processor].")] = None,
     ray_store: _RayStore = None,
@@ -86,10 +80,10 @@ def release(
     for name, given in (("token-file", token_file), ("ca", ca), ("proxy", proxy), ("again", again or None)):
         if given is not None and server is None:
             raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
-    on_ray: dict[str, Any] = {"address": ray_address, "workers": ray_workers, "store": ray_store}
-    if engine is Engine.LOCAL and any(given is not None for given in on_ray.values()):
+    on_ray: dict[str, Any] = {"workers": ray_workers, "store": ray_store}
+    if engine == "local" and any(given is not None for given in (ray_address, *on_ray.values())):
         raise InvalidInput("engine", "be ray for the options of Ray", "local", "Add --engine ray.")
-    if engine is Engine.RAY and limit is not None:
+    if engine == "ray" and limit is not None:
         raise InvalidInput("limit", "be left out with --engine ray", limit, "Release a file of that size.")
     to = None if server is None else {"server": server, **options.connection(token_file, ca, proxy)}
     place, user = pick_device(device), load_user_side(front_of(front))
@@ -103,9 +97,13 @@ def release(
         stack.enter_context(plan_options.warn_if_finished(out, MANIFEST))
         bars = stack.enter_context(output.Bars())
         more: dict[str, Any] = {"budget": budget, "resume": resume, "device": place, "say": output.say}
-        if engine is Engine.RAY:
+        if engine == "ray":
+            from dp_forward.integrations.ray import connect, prepare, read_task
+
+            connect(ray_address)
             on_ray |= {"device": str(place), "progress": counter(bars, "reading")}
-            texts, more["engine"] = stack.enter_context(_read_on_ray(chosen, split, user, out, **on_ray))
+            prepared = prepare(*read_task(chosen, split), user, out, **on_ray)
+            texts, more["engine"] = stack.enter_context(prepared)
         else:
             texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
         corpus, upload = _store(user, texts, out, bars, to, again, **settings, **more)
@@ -126,14 +124,6 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
     rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
     refuse_if(task.labels != user.spec.labels and not no_labels, "task", rule, task.name, "Or --no-labels.")
     return task
-
-
-def _read_on_ray(task: TaskSpec, split: str, *where: Any, address: str | None, **settings: Any) -> Any:
-    """The texts, and what draws them, as a context; ``where`` and ``settings`` are of `prepare`."""
-    from dp_forward.integrations.ray import connect, prepare, read_task
-
-    connect(address)
-    return prepare(*read_task(task, split), *where, **settings)
 
 
 def _store(

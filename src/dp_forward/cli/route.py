@@ -1,7 +1,5 @@
 """`dpf route`: private questions to a public FAQ, or to a language model with public prompts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Any

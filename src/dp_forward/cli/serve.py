@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -97,10 +98,8 @@ def serve(
     def work(listening: socket.socket, say: Callable[[str], object], ready: Callable[[Any], None]) -> None:
         settings = options.server_settings(given, **own)  # a reload reads the tokens anew
         word = options.optional_token(shuffler_token_file)
-        how = (collect_labels, label_epsilon, label_prior)
-        _check_collecting(back, collect, how, word, front_digest, also_epsilon)
         belongs = {"shuffler_token": word, "front_digest": front_digest, "device": device}
-        app = _make_app(back, settings, collect, how, **belongs)
+        app = _make_app(back, settings, collect, (collect_labels, label_epsilon, label_prior), **belongs)
         run_server(app, settings, say=say, ready=ready, listening=listening)
 
     settings = options.server_settings(given, **own)
@@ -113,18 +112,6 @@ def serve(
     Supervisor(work, listening, workers=workers, stop_seconds=stop, audit=audit).run()
 
 
-def _check_collecting(back: Path, collect: str | None, how: _How, word: str | None, *answering: Any) -> None:
-    """Refuse options of collecting without --collect, and what a projection has no use for."""
-    from dp_forward.train.lineage import is_projection
-
-    collects_only = is_projection(back)
-    idle = collect is None and (collects_only or any(given is not None for given in (*how, word)))
-    refuse_if(idle, "collect", "be given to collect records", "nothing", "Name a folder for them.")
-    more = collects_only and any(given is not None for given in (*how, *answering))
-    remedy = "Its records hold text and label in one release; nothing is answered."
-    refuse_if(more, "collect", "be all that is asked of a projection", "more", remedy)
-
-
 def _make_app(
     back: Path,
     settings: ServerSettings,
@@ -135,7 +122,10 @@ def _make_app(
     front_digest: str | None = None,
     device: str | None = None,
 ) -> Starlette:
-    """The server of a back; with ``collect`` it takes records too, and for a projection nothing else."""
+    """The server of a back; with ``collect`` it takes records too, and for a projection nothing else.
+
+    Refuses options of collecting without ``collect``, and what a projection has no use for.
+    """
     from dp_forward.service.collector.collection_store import Collection
     from dp_forward.service.protocol.collection import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
@@ -144,8 +134,14 @@ def _make_app(
     from dp_forward.split.device import pick_device
     from dp_forward.train.lineage import is_projection
 
-    if is_projection(back):
+    collects_only = is_projection(back)
+    idle = collect is None and (collects_only or any(given is not None for given in (*how, shuffler_token)))
+    refuse_if(idle, "collect", "be given to collect records", "nothing", "Name a folder for them.")
+    if collects_only:
         assert collect is not None
+        more = any(given is not None for given in (*how, front_digest, settings.also_epsilons))
+        remedy = "Its records hold text and label in one release; nothing is answered."
+        refuse_if(more, "collect", "be all that is asked of a projection", "more", remedy)
         user = load_user_side(back / "front")
         spec = CollectionSpec.of(Manifest.of(user, user.digest, epsilons=()), "folded")
         records = Collection.open_or_create(collect, spec)
@@ -192,19 +188,16 @@ def serve_locally(run: Path) -> Iterator[str]:
 
     settings = ServerSettings(port=0)
     app = _make_app(run / "back", settings, device="cpu")
-    listening, found = threading.Event(), dict[str, Any]()
-
-    def ready(server: Any) -> None:
-        found["server"] = server
-        listening.set()
-
-    told = {"say": lambda line: found.update(json.loads(line)), "ready": ready}
-    thread = threading.Thread(target=run_server, args=(app, settings), kwargs=told, daemon=True)
+    told = queue.Queue[Any]()  # the line with its address, and the server
+    how = {"say": told.put, "ready": told.put}
+    thread = threading.Thread(target=run_server, args=(app, settings), kwargs=how, daemon=True)
     thread.start()
-    if not listening.wait(_START_SECONDS):
-        raise DpForwardError("The server did not start within a minute.")
     try:
-        yield str(found["address"])
+        line, server = told.get(timeout=_START_SECONDS), told.get(timeout=_START_SECONDS)
+    except queue.Empty:
+        raise DpForwardError("The server did not start within a minute.") from None
+    try:
+        yield str(json.loads(line)["address"])
     finally:
-        found["server"].should_exit = True
+        server.should_exit = True
         thread.join(_START_SECONDS)

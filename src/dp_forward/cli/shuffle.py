@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json as json_text
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +16,7 @@ from dp_forward.cli import options, output, serve_users
 from dp_forward.errors import InvalidInput, refuse_if
 
 if TYPE_CHECKING:
-    from dp_forward.service.client.transport import Transport
-    from dp_forward.service.server.audit_log import AuditLog
     from dp_forward.service.server.settings import ServerSettings
-    from dp_forward.service.server.users import Users
-    from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 
 def shuffle(
@@ -61,8 +56,9 @@ def shuffle(
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.audit_log import AuditLog
-    from dp_forward.service.server.uvicorn_runner import log_to_stderr
-    from dp_forward.service.shuffler.shuffler_app import RETRY, fetch_spec
+    from dp_forward.service.server.users import Users
+    from dp_forward.service.server.uvicorn_runner import bind_socket, log_to_stderr, run_reloading, run_server
+    from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
     def read() -> tuple[ServerSettings, str]:
@@ -84,45 +80,20 @@ def shuffle(
         spec = fetch_spec(client)
     each, audit = None if least_users is None else records_per_user, AuditLog(audit_log)
     waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
-    with contextlib.closing(waiting) as records, _users(users, audit) as known:
-        totals = _serve(read, connect, records, most, known, audit)
+    with contextlib.closing(waiting) as records, contextlib.ExitStack() as at_the_end:
+        known = Users(users, audit)
+        at_the_end.callback(lambda: asyncio.run(known.close()))
+        totals = Counter(batches=0, records=0)
+
+        def serve(state: tuple[ServerSettings, str], how: dict[str, Any]) -> bool:
+            settings, word = state
+            with contextlib.closing(connect(word)) as client:
+                forwarder = Forwarder(records, client, at_once=records.offered.body_records)
+                app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
+                ended = run_server(app, settings, **how)
+            totals.update(batches=forwarder.batches, records=forwarder.records)
+            return ended
+
+        run_reloading(bind_socket(settings.host, settings.port), read, serve, audit)
         if json:
             typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
-
-
-def _serve(
-    read: Callable[[], tuple[ServerSettings, str]],
-    connect: Callable[[str], Transport],
-    records: ShufflerStore,
-    most: int,
-    users: Users,
-    audit: AuditLog,
-) -> Counter[str]:
-    """Take records and send them until a signal ends it: how many batches and records were sealed."""
-    from dp_forward.service.server.uvicorn_runner import bind_socket, run_reloading, run_server
-    from dp_forward.service.shuffler.shuffler_app import Forwarder, make_shuffler_app
-
-    settings, totals = read()[0], Counter(batches=0, records=0)
-
-    def serve(state: tuple[ServerSettings, str], how: dict[str, Any]) -> bool:
-        settings, word = state
-        with contextlib.closing(connect(word)) as client:
-            forwarder = Forwarder(records, client, at_once=records.offered.body_records)
-            app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=users)
-            ended = run_server(app, settings, **how)
-        totals.update(batches=forwarder.batches, records=forwarder.records)
-        return ended
-
-    run_reloading(bind_socket(settings.host, settings.port), read, serve, audit)
-    return totals
-
-
-@contextlib.contextmanager
-def _users(place: str | None, audit: AuditLog) -> Iterator[Users]:
-    from dp_forward.service.server.users import Users
-
-    users = Users(place, audit)
-    try:
-        yield users
-    finally:
-        asyncio.run(users.close())

@@ -44,12 +44,13 @@ from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion, counted_tokens, token_table
-from dp_forward.attacks.observations import AnyFront, hidden_rows
+from dp_forward.attacks.observations import hidden_rows
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import PrivUnit
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.artifacts import UserSide
+from dp_forward.split.halves import AnyFront
 
 __all__ = ["NearestTokens", "invert_nearest"]
 

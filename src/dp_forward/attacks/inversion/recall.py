@@ -41,14 +41,14 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe
+from dp_forward.attacks.observations import each_batch, hidden_rows, kind_of_noise, observe
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
-from dp_forward.split.halves import Front
+from dp_forward.split.halves import AnyFront, Front
 
 __all__ = ["Inversion", "TokenPrior", "token_table"]
 
@@ -74,17 +74,15 @@ class TokenPrior:
         excluded = torch.tensor(sorted(set(special)), dtype=torch.int64)
         if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < vocabulary:
             raise InvalidInput("special", f"be ids below {vocabulary}", "others", "Check the tokenizer.")
-        totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
         for batch, _ in each_batch(public, 4096):
             ids, text = batch["input_ids"], counted_tokens(batch, excluded)
-            totals += torch.bincount(ids[text], minlength=vocabulary)
             place = torch.arange(public.length).expand_as(ids)[text]
             places.index_put_((place, ids[text]), torch.ones(len(place)), accumulate=True)
             once = torch.unique((torch.arange(len(ids))[:, None] * vocabulary + ids)[text])
             in_texts += torch.bincount(once % vocabulary, minlength=vocabulary)
-        allowed = torch.ones(vocabulary, dtype=torch.bool)
+        totals, allowed = places.sum(dim=0), torch.ones(vocabulary, dtype=torch.bool)
         allowed[excluded] = False
         if not allowed.any() or totals[allowed].sum() == 0:
             raise InvalidInput("public", "hold tokens that are not special", "none", "Use ordinary text.")
