@@ -46,6 +46,14 @@ def differences_section(setup: ModelSetup, title: str) -> str:
             "central 1, 3 and 8",
             "models of central 1, asked through the noise of 3 and 8",
         ),
+        "models in `columns`": (
+            "one for each cell, as we read it",
+            f"one for each d', trained through the noise of 8; of {setup.columns} columns also for 2 and 4",
+        ),
+        "MVG": (
+            "the noise of Theorem 4",
+            f"{same}, one model for each task; at token level less noise and 20,000 texts",
+        ),
         "labels in `positions`": (
             "kept with probability 0.9; the loss is not said to know",
             f"{same}; the loss is corrected forward",

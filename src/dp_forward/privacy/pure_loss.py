@@ -51,6 +51,16 @@ class ThreeLevelLoss:
         if not 0 < self.mass * (1 + math.exp(-self.epsilon)) <= 1 + 1e-9:
             rule = "leave room for its mirror"
             raise InvalidInput("mass", rule, self.mass, "It is the weight of +epsilon.")
+        if self.cap is None:
+            return
+        if not 0 < self.cap <= 1:
+            raise InvalidInput("cap", "lie in (0, 1]", self.cap, "Use None where it is not known.")
+        # A cap that is too small for the mass would make the blanket too large, and its bound too small.
+        apart = self.mass * (math.exp(-self.epsilon) - self.cap * math.expm1(-self.epsilon))
+        room = min(self.cap * (1 + 1e-9), (1 - self.cap) * (1 + 1e-9) + 1e-15)
+        if self.epsilon > 0 and not apart <= room:
+            rule = f"hold the mass {self.mass:.6g} of +epsilon, and leave room for its mirror"
+            raise InvalidInput("cap", rule, self.cap, "Use None where it is not known.")
 
     @property
     def total(self) -> float:

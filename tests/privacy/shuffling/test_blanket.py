@@ -342,8 +342,34 @@ def test_where_nobody_hides_the_local_curve_stands():
     assert lonely.delta(9.99) <= privunit(10.0).delta(9.99) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("wrong", "name"), [({"delta": 2.0}, "delta"), ({"users": 0}, "users")])
+@pytest.mark.parametrize(
+    ("wrong", "name"), [({"delta": 2.0}, "delta"), ({"users": 0}, "users"), ({"rounds": 0}, "rounds")]
+)
 def test_wrong_numbers_are_refused(wrong, name):
     given = {"delta": 1e-5, "losses": [privunit(1.0).loss], "users": 10} | wrong
     with pytest.raises(InvalidInput, match=name):
         blanket_epsilon(given.pop("delta"), **given)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 1.5])
+def test_a_number_of_batches_that_is_none_is_refused(rounds):
+    with pytest.raises(InvalidInput, match="`rounds` must be a whole number"):
+        shuffled_mechanism(privunit(1.0), users=10, delta=1e-5, rounds=rounds)
+
+
+@pytest.mark.parametrize("cap", [0.0, -0.5, 1.5, math.nan, 1e-4, 0.99])
+def test_a_cap_that_cannot_hold_the_mass_is_refused(cap):
+    """Taken as it is, 1e-4 would make nearly every other user a blanket, and 0.01 of what is 0.3."""
+    mass = RandomizedResponse(2.0, 2).loss.mass
+    with pytest.raises(InvalidInput, match="cap"):
+        ThreeLevelLoss(2.0, mass, 1, cap)
+
+
+def test_every_cap_of_a_mechanism_holds_its_mass():
+    for epsilon in (1e-9, 0.1, 2.0, 8.0, 25.0, 200.0):
+        for t in (-35.0, -12.0, -3.0, -0.1, 0.0, 1e-9, 2.0, 12.0, 35.0):
+            assert 0 < calibrate(PrivUnit, Budget(epsilon), threshold=t).loss.cap <= 1
+        for labels in (2, 3, 10**6):
+            assert RandomizedResponse(epsilon, labels).loss.cap == 1 / labels
+            assert subset_loss(min(epsilon, 500.0), labels, labels // 2).cap > 0
+    assert ThreeLevelLoss(0.0, 0.5, 1, 1.0).cap == 1  # one answer for all says nothing

@@ -62,6 +62,7 @@ from dp_forward.privacy.solve import last_safe, log_gap
 
 _MOST_LOCAL, _MOST_CAP, _MOST_ATOMS = 30.0, 0.99, 4096
 """Beyond: nobody hides another, what lies outside a cap is not known to `_MASSES`, and it takes too long."""
+ROUNDS: Final = "Use 1 for a single batch, or the number of batches that each user has a release in."
 _MOST_USERS: Final = 10**9  # more are not counted: fewer are on the safe side
 _LEAST_POINTS, _MOST_COARSE, _MOST_POINTS = 2**12, 2**16, 2**20
 _COARSE, _FINE = 5e-3, 5e-4
@@ -229,6 +230,7 @@ def blanket_epsilon(
     """
     delta = checks.delta(delta, zero=True)
     users = checks.count("users", users, remedy="Pass the number of people who are shuffled together.")
+    rounds = checks.count("rounds", rounds, remedy=ROUNDS)
     blanket = Blanket.of(losses, users=users)
     if blanket is None or delta == 0 or blanket.local == 0:
         return None

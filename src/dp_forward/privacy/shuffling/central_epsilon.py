@@ -31,7 +31,7 @@ from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.mechanism import Budget, Mechanism, guess_ceiling
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.rounding import shown_down, shown_up
-from dp_forward.privacy.shuffling.blanket import Blanket, blanket_epsilon
+from dp_forward.privacy.shuffling.blanket import ROUNDS, Blanket, blanket_epsilon
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import Curve, curve_epsilon, record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
@@ -236,6 +236,7 @@ def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds
     refuse_parts_of_texts(mechanism.unit)
     if mechanism.gaussian_mu:
         raise InvalidInput("mechanism", "be pure", mechanism, "Use shuffled_gaussian for Gaussian noise.")
+    rounds = checks.count("rounds", rounds, remedy=ROUNDS)
     local = mechanism.epsilon()
     if any(loss.copies % rounds for loss in mechanism.pure_losses):
         raise InvalidInput("rounds", "share the releases out evenly", rounds, "Use 1: a single bundle.")
