@@ -329,10 +329,10 @@ def draw_guess_rates(
                 _draw_line(by_guess, guesses, **look)
                 _name_points(by_guess, guesses, [epsilon for epsilon, *_ in points], look["color"], beside)
         hues = ("orange", "pink")
-        for (front, points), hue, marker in zip(protected.items(), hues, "D^", strict=True):
+        for (front, line), hue, marker in zip(protected.items(), hues, "D^", strict=True):
             look = {"color": scheme.series[hue], "marker": marker, "linestyle": "--"}
-            by_epsilon.plot(*zip(*points, strict=True), label=front, **look)
-            by_guess.plot(*zip(*((100 * expit(epsilon), y) for epsilon, y in points), strict=True), **look)
+            by_epsilon.plot(*zip(*line, strict=True), label=front, **look)
+            by_guess.plot(*zip(*((100 * expit(epsilon), y) for epsilon, y in line), strict=True), **look)
         for axes in (by_epsilon, by_guess):
             axes.margins(y=0.1)
             if clean is not None:
