@@ -104,6 +104,11 @@ _EQUAL: Final = (
     "plain addition over releases, and a proved shuffler."
 )
 
+_DASHED: Final = (
+    "The dashed lines are not of this table: there the training records are protected too "
+    "([proved training](proved-training.md), folded PrivUnit), and a question is K-ary response."
+)
+
 
 def guess_rate(name: str, epsilon: float) -> float:
     """The best two-candidate guess rate against one release of a run: Phi(mu / 2), or by its threshold."""
@@ -128,5 +133,5 @@ def guess_rates_section(table: Table, found: Found) -> str:
         rows[name] = cells
     body = grid(f"{TASK}, accuracy at best guess \\ epsilon per text", our_columns(table), rows)
     figure = picture("../figures/accuracy-against-guess-rate", "Accuracy against epsilon and best guess")
-    shown = f"\n\n{figure}" if run else ""
+    shown = f"\n\n{figure}\n\n{_DASHED}" if run else ""
     return f"## The same runs, by the best guess\n\n{_EQUAL}\n\n{body}{shown}"

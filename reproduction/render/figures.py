@@ -14,6 +14,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
 
+from scipy.special import expit
+
 from dp_forward.errors import InvalidInput
 from dp_forward.train.figure_style import TEXT, WIDTH, Scheme
 from reproduction.render.ceilings import (
@@ -298,8 +300,14 @@ def draw_headline(table: Table, found: Found, path: Path) -> list[Path]:
     return draw_schemes(path, 4.4, paint)
 
 
-def draw_guess_rates(table: Table, found: Found, path: Path) -> list[Path]:
-    """The README's figure: the same runs against epsilon and, beside it, against the best guess rate."""
+def draw_guess_rates(
+    table: Table, found: Found, path: Path, *, protected: Mapping[str, Sequence[tuple[float, float]]]
+) -> list[Path]:
+    """The README's figure: accuracy against epsilon and, beside it, against the best guess between two texts.
+
+    Solid lines are questions to models that were trained on raw texts. Dashed ones are ``protected`` as a
+    whole: folded training records, by their front, and questions by K-ary response at the same epsilon.
+    """
     columns = {column: float(column) for column in our_columns(table)}
     clean = non_private_accuracy(table, found)
 
@@ -320,6 +328,11 @@ def draw_guess_rates(table: Table, found: Found, path: Path) -> list[Path]:
                 guesses = [(100 * guess_rate(name, epsilon), *value) for epsilon, *value in points]
                 _draw_line(by_guess, guesses, **look)
                 _name_points(by_guess, guesses, [epsilon for epsilon, *_ in points], look["color"], beside)
+        hues = ("orange", "pink")
+        for (front, line), hue, marker in zip(protected.items(), hues, "D^", strict=True):
+            look = {"color": scheme.series[hue], "marker": marker, "linestyle": "--"}
+            by_epsilon.plot(*zip(*line, strict=True), label=front, **look)
+            by_guess.plot(*zip(*((100 * expit(epsilon), y) for epsilon, y in line), strict=True), **look)
         for axes in (by_epsilon, by_guess):
             axes.margins(y=0.1)
             if clean is not None:
@@ -327,10 +340,13 @@ def draw_guess_rates(table: Table, found: Found, path: Path) -> list[Path]:
         _set_ticks(by_epsilon, columns, log=True)
         by_epsilon.set(title="at equal epsilon", xlabel="epsilon per text", ylabel=f"accuracy on {TASK}")
         by_guess.set(title="at equal guess rate", xlabel="best guess of two texts, %")
-        about = "numbers beside points: epsilon per text"
+        about = (
+            "solid: questions alone are protected; dashed: training records too\n"
+            "numbers beside points: epsilon per text"
+        )
         figure.legend(loc="outside lower center", ncols=2, title=about, title_fontsize=TEXT)
 
-    return draw_schemes(path, 3.8, paint)
+    return draw_schemes(path, 4.0, paint)
 
 
 def _name_points(

@@ -21,6 +21,7 @@ from reproduction.render.pages import PageInputs, figure_name, index_page, table
 from reproduction.render.paper_values import read_paper_values
 from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
+from reproduction.tables.proved_training import folded_accuracies
 from reproduction.tables.table import Table
 
 __all__ = ["render"]
@@ -76,7 +77,7 @@ def _drawings(chosen: Sequence[Table], inputs: PageInputs) -> dict[str, Callable
     mechanisms = next((table for table in chosen if table.name == "mechanisms"), None)
     if mechanisms is not None and has_headline(mechanisms, found):
         drawings[_HEADLINE] = partial(draw_headline, mechanisms, found)
-        drawings[_GUESSES] = partial(draw_guess_rates, mechanisms, found)
+        drawings[_GUESSES] = partial(draw_guess_rates, mechanisms, found, protected=folded_accuracies())
     return drawings
 
 

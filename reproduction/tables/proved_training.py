@@ -19,7 +19,7 @@ from reproduction.tables.paper_sensitivity import DELTA, RECORDS, round_up
 from reproduction.tables.table import Cell, Derived, Known, Table
 from reproduction.tables.training import dpsgd_job
 
-__all__ = ["proved_training"]
+__all__ = ["folded_accuracies", "proved_training"]
 
 _PUBLIC_TEXTS: Final = 560_000
 """Sentences of IMDb that a public front is trained on, where there are so many."""
@@ -187,6 +187,15 @@ def _proved(row: str, jobs: tuple[Job, ...], local: Known, central: Callable[...
 
 def _said(words: str) -> str:
     return words
+
+
+def folded_accuracies() -> dict[str, list[tuple[float, float]]]:
+    """Epsilons and accuracies of folded records, by their front: text and label in one release."""
+    runs = json.loads(_CLOSED_FORM.read_text(encoding="utf-8"))
+    return {
+        front: [(run["epsilon"], run["accuracy"]) for run in runs[measured]]
+        for front, measured in _FRONTS.items()
+    }
 
 
 def _folded(epsilon: float, front: str, measured: str) -> list[Cell]:

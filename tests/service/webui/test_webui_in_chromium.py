@@ -171,6 +171,7 @@ def test_the_picture_shows_the_integers_that_were_sent(tab: Tab, page: Page) -> 
     ask(tab, TEXT)
     words = tab.text("#sent-words")
     assert re.fullmatch(r"12 x \d+ integers from -\d+ to \d+\.", words)
+    assert tab.text("#sent-meaning") == ""
     assert tab.value("document.querySelector('#picture').ariaLabel") == words[:-1]
     sent = parse_frame(page.client._ledger.payload(1)).values
     assert tab.value("(c => [c.height, c.width])(document.querySelector('#picture'))") == list(sent.shape)
@@ -198,6 +199,7 @@ def test_four_labels_one_row_and_the_game(tab: Tab, output_page: Page) -> None:
     assert tab.value("document.querySelectorAll('#probabilities li').length") == 4
     assert tab.text("#more") == tab.text("#reading") == ""
     assert tab.text("#sent-words") == "1 x 4 integers from 0 to 1."
+    assert "A cell for each of the 4 labels" in tab.text("#sent-meaning")
     assert "of answers to be right" in tab.text("#accuracy")
     assert "keeps the decision in 99.8 % of cases" in tab.text("#kept")
     assert tab.value("document.querySelectorAll('#curves polyline').length") == 3

@@ -170,10 +170,14 @@ function showLabels(probabilities, all) {
 
 // A cell for each integer: one colour below zero, another above, the stronger the further from it. A single
 // row is folded to a rectangle.
-function showPicture(picture) {
+function showPicture(picture, labels) {
   byId("sent").hidden = !picture;
   if (!picture) return;
   const values = picture.values.flat();
+  const decided = picture.values.length === 1 && values.length === labels && values.every((value) => value === 0 || value === 1);
+  byId("sent-meaning").hidden = !decided;
+  byId("sent-meaning").textContent =
+    decided ? `A cell for each of the ${labels} labels, and one of them is set. The noise may have set it in place of the front.` : "";
   const across = picture.values.length > 1 || values.length < 24 ? picture.values[0].length : Math.ceil(Math.sqrt(6 * values.length));
   const canvas = byId("picture");
   Object.assign(canvas, { width: across, height: Math.ceil(values.length / across) });
@@ -203,7 +207,7 @@ function showAnswer(text, answer) {
   byId("truncated").hidden = !answer.truncated;
   byId("truncated").textContent =
     `The text is longer than the front reads: it was cut to its first ${state.rows} tokens.`;
-  showPicture(answer.picture);
+  showPicture(answer.picture, Object.keys(answer.probabilities).length);
   showBudget(answer.budget);
   showHistory(answer.history);
   byId("result").hidden = false;
