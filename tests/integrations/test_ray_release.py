@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tiny_task
 from command import caller
@@ -26,10 +27,19 @@ from dp_forward.data.own_data import task_of
 from dp_forward.data.records import check_rows
 from dp_forward.data.row_files import Row
 from dp_forward.errors import InvalidInput
-from dp_forward.integrations.ray import _Drawing, _load, _map_columns, _RayEngine, _write_columns
+from dp_forward.integrations.ray import (
+    _Drawing,
+    _front_files,
+    _load,
+    _map_columns,
+    _RayEngine,
+    _read_front,
+    _write_columns,
+)
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split.artifacts import UserSide, load_user_side
+from dp_forward.train.closed_form_training import prepare_projection
 from tiny_user import write_user
 
 RECORDS = 40
@@ -45,6 +55,17 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def user(front: Path) -> UserSide:
     return load_user_side(front)
+
+
+@pytest.fixture(scope="module")
+def default_user(tmp_path_factory: pytest.TempPathFactory) -> UserSide:
+    """As `dpf split --fold` makes it: a front that reads the last two states of the model."""
+    root = tmp_path_factory.mktemp("default")
+    tiny_task.write_checkpoint(root / "model")
+    (root / "public.txt").write_text("".join(f"{text}\n" for text, _ in tiny_task.sentences(200, seed=9)))
+    named: dict[str, Any] = {"public": str(root / "public.txt"), "rows": ROWS, "epsilon": 4.0}
+    prepare_projection(str(root / "model"), ["bad", "good"], records=RECORDS, **named).save(root / "run")
+    return load_user_side(root / "run" / "front")
 
 
 def rows(records: int = RECORDS) -> list[dict[str, str]]:
@@ -90,6 +111,22 @@ def test_a_missing_package_is_named_with_its_extra(capsys: Any, front: Path, tmp
         assert not (tmp_path / "out").exists()
     else:
         pytest.skip("ray is installed")
+
+
+def test_a_front_reads_the_same_where_no_model_was_made(
+    default_user: UserSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor is a process that never made a model of this class; the front was used before."""
+    from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
+
+    text = default_user.tokens.encode(["good bad"])
+    assert default_user.front.plain.pooling == "mean2"
+    before = default_user.front(**text)
+    files = _front_files(default_user)
+    monkeypatch.delitem(_CAN_RECORD_REGISTRY, str(type(default_user.front.plain.model)))
+    again = _read_front(files)
+    assert again.spec == default_user.spec
+    assert torch.equal(again.front(**text), before)
 
 
 class InProcess(_RayEngine):
@@ -253,6 +290,18 @@ def test_every_record_is_charged_and_drawn_once(engine: Any, user: UserSide, tmp
     )
     with pytest.raises(InvalidInput, match="another corpus or engine"):  # it would not know the draws
         release_corpus(user, texts, out, resume=True)
+
+
+@pytest.mark.slow
+def test_the_front_that_is_made_by_default_is_released(
+    engine: Any, default_user: UserSide, tmp_path: Path
+) -> None:
+    import ray.data
+
+    default_user.front(**default_user.tokens.encode(["good bad"]))  # used before
+    corpus = engine.release(ray.data.from_items(rows()), default_user, tmp_path / "out", workers=1)
+    values = corpus.__getitems__(range(RECORDS))["hidden"].numpy().reshape(RECORDS, -1)
+    assert len(np.unique(values, axis=0)) == RECORDS
 
 
 @pytest.mark.slow

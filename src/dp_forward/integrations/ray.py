@@ -29,6 +29,7 @@ import itertools
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ from dp_forward.data.sources import open_source
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.progress import Count, Progress, counter
-from dp_forward.split.artifacts import UserSide, load_user_side
+from dp_forward.split.artifacts import UserSide, load_user_side, save_user_side
 from dp_forward.storage.files import lock_folder
 from dp_forward.storage.stores import Place, is_url
 
@@ -235,7 +236,7 @@ class _RayEngine:
 
         pieces = [{"first": piece.start, "last": piece.stop} for piece in spec.pieces(first)]
         workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        front = ray.put(self.user)  # here as long as actors may start
+        front = ray.put(_front_files(self.user))  # here as long as actors may start
         drawing = {"front": front, "spec": spec, "store": (str(self.place), name), "device": self.device}
         where = {"folder": self.folder, "shapes": self.shapes}
         dataset = _small_blocks(ray.data.from_items(pieces, override_num_blocks=len(pieces)))
@@ -278,7 +279,7 @@ class _Drawing:
         if not isinstance(front, UserSide):  # a reference
             import ray
 
-            front = ray.get(front)
+            front = _read_front(ray.get(front))
         self._user, self._cost = front, spec.charge()
         nothing = EncodedTexts({"ids": np.empty((0, spec.release.rows), np.int32)}, pads_left=False)
         self._drawer = ReleaseDrawer(self._user, nothing, spec, torch.device(device), threads=1)
@@ -294,6 +295,25 @@ class _Drawing:
             parts = (_split(noisy, len(todo)), _split(labels, len(todo)))
             self._store.add(list(zip(todo, *parts, strict=True)))
         return {"first": np.array(records[:1])}
+
+
+def _front_files(user: UserSide) -> dict[str, bytes]:
+    """The files of a front: of a pickled model, Transformers forgets which of its rows can be asked for."""
+    with tempfile.TemporaryDirectory() as name:
+        save_user_side(user.front, user.spec, user.tokens.tokenizer, place := Path(name))
+        return {
+            str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()
+        }
+
+
+def _read_front(files: dict[str, bytes]) -> UserSide:
+    """What `_front_files` took apart."""
+    with tempfile.TemporaryDirectory() as place:
+        for name, data in files.items():
+            path = Path(place) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        return load_user_side(Path(place) / "front")
 
 
 def _split(data: bytes, parts: int) -> list[bytes]:
@@ -364,7 +384,7 @@ def _batches(dataset: Dataset) -> Iterator[_Columns]:
         cause = getattr(error, "cause", error)
         if isinstance(cause, DpForwardError):
             raise cause from None
-        rule, remedy = "be readable, and the workers run", "Ray's own log says more. Nothing is lost: resume."
+        rule, remedy = "be readable, and the workers run", "Look at the workers. Nothing is lost: resume."
         raise InvalidInput("dataset", rule, type(cause).__name__, remedy) from None
 
 
