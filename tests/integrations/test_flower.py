@@ -246,10 +246,10 @@ def test_flower_carries_requests_and_replies(projection: Path, user: UserSide, t
     asked: list[int] = []
 
     class Loop(Grid):
-        """Every message goes to the ClientApp at once; the first to node 2 is lost."""
+        """Every message goes to the ClientApp at once; the first to node 2 is lost; node 3 is a stranger."""
 
         def get_node_ids(self) -> Iterable[int]:
-            return [101, 102, 103]
+            return [101, 102, 103, 104]
 
         def send_and_receive(
             self, messages: Iterable[Message], *, timeout: float | None = None
@@ -258,6 +258,9 @@ def test_flower_carries_requests_and_replies(projection: Path, user: UserSide, t
                 number = message.metadata.dst_node_id - 101
                 asked.append(number)
                 if asked.count(2) == 1 and number == 2:
+                    continue
+                if number == 3:
+                    yield Message(RecordDict(), reply_to=message)
                     continue
                 context = Context(
                     run_id=1,
@@ -272,4 +275,4 @@ def test_flower_carries_requests_and_replies(projection: Path, user: UserSide, t
 
     found = learn(ask_nodes(Loop(), seconds=1.0), projection, tmp_path / "run")
     assert (found["nodes"], found["records"], found["evaluation"]["records"]) == (3, 3 * RECORDS, 3 * HELD)
-    assert asked == [0, 1, 2, 2, 0, 1, 2]
+    assert asked == [0, 1, 2, 3, 2, 0, 1, 2, 3]

@@ -18,10 +18,12 @@ shuffle: RUN, which holds the releases in an order of its own and no name of a n
 Guarantees:
     What leaves a node is what `federated_node` promises, whatever this server does. Nothing is unpickled.
 Edges:
-    The central epsilon counts other nodes as honest: nodes that the server runs itself hide nobody.
+    The central epsilon counts other nodes as honest: nodes that the server runs itself hide nobody. It is of
+    one RUN: a node sends every server and every RUN the same bytes, so whoever has two RUNs of different
+    nodes can subtract one from the other, and is left with the local promise.
     A reply that is not sound leaves its node out. A server that was killed asks again, at no cost; one whose
     RUN is complete gives its report again, whoever else has joined.
-Paper: not in it; it asks for a frozen front or secure aggregation where many users train (Section 3.4).
+Paper: not in it; it asks for a frozen front or secure aggregation where many users train (Section 3.3).
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ def learn(
     sent = {str(node): reply.get("records") for node, reply in replies.items()}
     bodies = {node: data for node, data in sent.items() if data and isinstance(data, bytes)}
     report, left_out = _learn_from(bodies, spec, projection, out, delta)
+    nodes = len(bodies) - left_out.total()
     left_out.update(str(reply["refused"])[:20] for reply in replies.values() if "refused" in reply)
     learnt = load_user_side(out / "front").front
     assert isinstance(learnt, ReadoutFront)
@@ -92,7 +95,7 @@ def learn(
     parts = {"weights": learnt.decide.weight, "biases": learnt.decide.bias}
     scores = save({name: value.detach().numpy() for name, value in parts.items()})
     found = {
-        "nodes": len(replies) - sum(left_out.values()),
+        "nodes": nodes,
         "refused": dict(left_out),
         "records": report["records"],
         "observers": _observers(spec, report),
@@ -183,7 +186,8 @@ def ask_nodes(grid: Grid, *, seconds: float = 600.0, attempts: int = 3) -> Ask:
                 time.sleep(min(10.0, seconds / 10))  # a node that still works on the first request is busy
             for reply in grid.send_and_receive(messages, timeout=seconds) if messages else ():
                 if not reply.has_error():
-                    replies[reply.metadata.src_node_id] = dict(reply.content.config_records[_NAME])
+                    found = reply.content.config_records.get(_NAME, {})
+                    replies[reply.metadata.src_node_id] = dict(found)
         return replies
 
     return ask
