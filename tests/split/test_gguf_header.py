@@ -32,6 +32,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         ({"llama.attention.head_count_kv": 2**20}, "so many heads"),
         ({"llama.attention.key_length": 2**20}, "at most its width"),
         ({"llama.expert_count": 2**20}, "no experts"),
+        ({"llama.rope.dimension_count": 2**31}, "turn whole heads"),
+        ({"llama.rope.dimension_count": 0}, "turn whole heads"),
     ],
 )
 def test_a_size_that_no_tensor_has_is_refused(change: dict[str, int], rule: str, tmp_path: Path) -> None:
@@ -72,6 +74,15 @@ def test_counts_and_lengths_beyond_the_file_are_refused(sound: bytes, tmp_path: 
         path.write_bytes(data)
         with pytest.raises(InvalidInput, match=rule):
             check_gguf(path)
+
+
+def test_items_of_all_lists_are_counted_together(sound: bytes, tmp_path: Path) -> None:
+    items = struct.pack("<II", 9, 0) + _numbers(2**19) + bytes(2**19)
+    keys = [_numbers(1) + name + items for name in (b"a", b"b", b"c")]
+    path = tmp_path / "lists.gguf"
+    path.write_bytes(sound[:8] + _numbers(1, 3) + b"".join(keys))
+    with pytest.raises(InvalidInput, match="items in all"):
+        check_gguf(path)
 
 
 def test_no_prefix_of_a_sound_file_is_taken(sound: bytes, tmp_path: Path) -> None:

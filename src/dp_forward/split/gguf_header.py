@@ -5,8 +5,9 @@ offset for each tensor. A header decides how much memory is asked for, so everyt
 
 Guarantees:
     After `check_gguf`, every string, list and tensor of the file lies inside it; the model is a decoder of
-    `ARCHITECTURES`; its blocks are as many as it has tensors for, and its vocabulary, width, heads and
-    feed-forward width are those of its tensors. Until then nothing is allocated but single short strings.
+    `ARCHITECTURES`; its blocks are as many as it has tensors for, and its vocabulary, width, heads (also the
+    rotary ones) and feed-forward width are those of its tensors. Until then nothing is allocated but single
+    short strings.
 Edges:
     An error names the rule, and never a string of the file.
 """
@@ -24,7 +25,8 @@ ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """Decoders with rotary positions: they have no table whose size the metadata alone decides."""
 _LARGEST: Final = 8 * 2**30  # bytes of the file
 _MOST_NUMBERS: Final = 2**32  # of all tensors; 16 GiB in float32
-_MOST_TENSORS, _MOST_KEYS, _MOST_ITEMS, _LONGEST_KEY = 10_000, 1_000, 2**22, 256
+_MOST_TENSORS, _MOST_KEYS, _LONGEST_KEY = 10_000, 1_000, 256
+_MOST_ITEMS: Final = 2**20  # of all lists: the library that reads them next needs near 1 KiB for each
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _LIST = 8, 9
 _BLOCKS: Final = {
@@ -51,7 +53,7 @@ class _Header:
     """Reads a header of a ``file`` of ``size`` bytes; every length is checked before it is used."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.left = file, size
+        self.file, self.left, self.items = file, size, 0
 
     def read(self) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
         """The metadata and the shapes by name; see `_value`."""
@@ -112,7 +114,8 @@ class _Header:
             return self._text()
         _require(kind == _LIST, "have metadata of known types", kind)
         inner, items = self._number("I"), self._number("Q")
-        _require(items <= _MOST_ITEMS, f"have lists of at most {_MOST_ITEMS} items", items)
+        self.items += items
+        _require(self.items <= _MOST_ITEMS, f"have lists of at most {_MOST_ITEMS} items in all", self.items)
         _require(inner == _STRING or inner in _SCALARS, "have lists of numbers or strings", inner)
         if inner == _STRING:
             for _ in range(items):
@@ -148,6 +151,8 @@ def _check_model(facts: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> N
     _require(all(isinstance(one, int) and one > 0 for one in given), "name all its sizes", "not all")
     column, few = facts.get(f"{kind}.attention.key_length", width // heads), range(1, heads + 1)
     _require(column in range(1, width + 1), "have heads of at most its width", "others")
+    # Transformers takes this as the width of a Llama's heads, and makes a table of that many frequencies.
+    _require(facts.get(f"{kind}.rope.dimension_count", column) == column, "turn whole heads", "others")
     _require(facts.get(f"{kind}.attention.head_count_kv", heads) in few, "have so many heads", "others")
     _require(not facts.get(f"{kind}.expert_count"), "have no experts", "some")
     wanted = {"token_embd.weight": (width, vocabulary)}

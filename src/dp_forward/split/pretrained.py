@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +54,17 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
     return str(Path(place).parent), {"gguf_file": Path(place).name, "local_files_only": True}
 
 
+@contextmanager
+def _refusing(refusal: InvalidInput, source: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse what cannot be loaded; of a GGUF file, whose settings may be anything, whatever the error is."""
+    try:
+        yield
+    except Exception as error:
+        if not source and not isinstance(error, OSError | ValueError):
+            raise
+        raise refusal from None
+
+
 def load_model(name: str, *, labels: int | None = None, writes: bool = False) -> PreTrainedModel:
     """The model ``name`` in its own class, with a head for ``labels`` classes, or one that ``writes`` text.
 
@@ -69,24 +80,23 @@ def load_model(name: str, *, labels: int | None = None, writes: bool = False) ->
     more: dict[str, Any] = {}
     if labels is not None:
         more["num_labels"] = count("labels", labels, remedy="Classes of the task.")
-    try:
-        with quiet_transformers(), redirect_stderr(io.StringIO()):  # a GGUF file has a bar that is always on
-            settings = transformers.AutoConfig.from_pretrained(folder, **source)
-            kind: Any = transformers.AutoModelForSequenceClassification
-            if writes:
-                kind = transformers.AutoModelForCausalLM
-            elif labels is None:
-                kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
-            elif hasattr(settings, "image_size"):
-                kind = transformers.AutoModelForImageClassification
-            if source:  # every number unpacked, so that no kernel is looked for on the hub
-                unpacked = transformers.GgufConfig(dequantize=True)
-                more |= {**source, "dtype": "float32", "quantization_config": unpacked}
-            else:
-                more["use_safetensors"] = True
-            model: PreTrainedModel = kind.from_pretrained(folder, **more)
-    except (OSError, ValueError):
-        raise _unknown(name, "a causal language model: " if writes else "") from None
+    refusal = _unknown(name, "a causal language model: " if writes else "")
+    silent = redirect_stderr(io.StringIO())
+    with _refusing(refusal, source), quiet_transformers(), silent:  # a GGUF file has a bar that is always on
+        settings = transformers.AutoConfig.from_pretrained(folder, **source)
+        kind: Any = transformers.AutoModelForSequenceClassification
+        if writes:
+            kind = transformers.AutoModelForCausalLM
+        elif labels is None:
+            kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
+        elif hasattr(settings, "image_size"):
+            kind = transformers.AutoModelForImageClassification
+        if source:  # every number unpacked, so that no kernel is looked for on the hub
+            unpacked = transformers.GgufConfig(dequantize=True)
+            more |= {**source, "dtype": "float32", "quantization_config": unpacked}
+        else:
+            more["use_safetensors"] = True
+        model: PreTrainedModel = kind.from_pretrained(folder, **more)
     model.train(False)
     if source:  # it is a model like any other from here on, wherever its weights came from
         vars(model.config).pop("quantization_config", None)
@@ -108,10 +118,8 @@ def default_pooling(name: str) -> str | None:
     from transformers.utils.hub import cached_file
 
     folder, source = _source(name)
-    try:
+    with _refusing(_unknown(name), source):
         settings = transformers.AutoConfig.from_pretrained(folder, **source)
-    except (OSError, ValueError):
-        raise _unknown(name) from None
     if "Classification" in (settings.architectures or [""])[0]:
         return None
     try:
@@ -133,10 +141,8 @@ def load_tokenizer(name: str) -> Any:
     import transformers
 
     folder, source = _source(name)
-    try:
+    with _refusing(InvalidInput("model", "come with a tokenizer", name, "Check the spelling."), source):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **source)
-    except (OSError, ValueError):
-        raise InvalidInput("model", "come with a tokenizer", name, "Check the spelling.") from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
