@@ -48,6 +48,6 @@ def load_lazily(
 
     def names() -> list[str]:
         here = vars(sys.modules[package])
-        return sorted({*here, *here["__all__"]})
+        return sorted({*here["__all__"], *(name for name in here if name.startswith("__"))})
 
     return load, names
