@@ -16,9 +16,10 @@ for text_epsilon, label_epsilon in ((2.0, 1.0), (4.0, 1.0), (4.0, 2.0)):
     text = calibrate(PrivUnit, Budget(text_epsilon), bound=normalise(1.0), unit=TEXT)
     label = calibrate(RandomizedResponse, Budget(label_epsilon), labels=2)
     record = compose(text, label)  # pure releases add up
-    central = shuffled_mechanism(record, users=USERS, delta=DELTA).upper
+    central = shuffled_mechanism(record, users=USERS, delta=DELTA)
     local = f"{record.epsilon():.4g}"
-    print(f"  text {text_epsilon:g} and label {label_epsilon:g}, locally {local}. {central.statement}")
+    print(f"  text {text_epsilon:g} and label {label_epsilon:g}, locally {local}. {central.upper.statement}")
+    print(f"    {central.lower.statement}")
 
 # The paper reads shuffled Gaussian releases as if every step had drawn its user at random. Its text has the
 # sensitivity 2C; its experiments used C. By C, over three epochs, this sigma (for C = 1) is central 8:

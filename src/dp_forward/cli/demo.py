@@ -20,7 +20,7 @@ from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger
 from dp_forward.privacy.response import keep_probability
-from dp_forward.privacy.rounding import brief, percent_up, shown_up
+from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.storage.json_files import read_json, write_json
 
@@ -184,6 +184,8 @@ def _show_proof(*, json: bool) -> None:
         "best guess, Gaussian": lambda row: percent_up(row["gaussian_guess_rate"]),
         "best guess, PrivUnit": lambda row: percent_up(row["privunit_guess_rate"]),
         f"PrivUnit, {_USERS:,} shuffled": lambda row: shown_up(row["privunit_shuffled"], 3),
+        "proved by": lambda row: row["privunit_shuffled_bound"],
+        "attack shows": lambda row: shown_down(row["privunit_shuffled_attack"], 3),
         '"epsilon" by S = C is worth': lambda row: f"{row['paper_really']:.4g}",
     }
     title = "1. Noise per entry for a private text (C = 1, delta 1e-5 for the Gaussian, 0 for PrivUnit)"
@@ -214,12 +216,15 @@ def _gaussian(epsilon: float) -> tuple[privacy.MatrixGaussian, privacy.PaperRead
 def noise_for(epsilon: float) -> dict[str, Any]:
     """The noise of both mechanisms for one budget, per text, C = 1."""
     (gaussian, paper), privunit = _gaussian(epsilon), _privunit(epsilon)
+    central = shuffled_mechanism(privunit, users=_USERS, delta=_DELTA)
     return {
         "epsilon": epsilon,
         "gaussian_sigma": gaussian.sigma,
         "privunit_sigma": privunit.sigma,
         "paper_really": paper.real.epsilon,
-        "privunit_shuffled": shuffled_mechanism(privunit, users=_USERS, delta=_DELTA).upper.epsilon,
+        "privunit_shuffled": central.upper.epsilon,
+        "privunit_shuffled_bound": central.upper.bound,
+        "privunit_shuffled_attack": central.lower.epsilon,
         "gaussian_guess_rate": gaussian.guess_rate(),
         "privunit_guess_rate": privunit.own_guess_rate(),
     }
