@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import httpx
 import pytest
 
-from dp_forward.service.client.network import NoReply, open_network
+from dp_forward.service.client.network import NoReply, _Backend, limited, open_network
 from dp_forward.service.client.transport import Call, Reply, RetryPolicy, Transport
 
 DEADLINE, SLACK = 0.4, 4.0  # a busy machine is no bug; what has no deadline takes longer than both
@@ -180,6 +181,29 @@ def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPa
             lambda host, *args, **more: found if host == "localhost" else plain(host, *args, **more),
         )
         assert_ends_in_time(f"http://localhost:{place[1]}")
+
+
+def test_localhost_is_this_machine_whatever_a_resolver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain HTTP is spoken to localhost, so another address under that name gets no connection."""
+    asked = list[str]()
+
+    class Refusing(httpcore.NetworkBackend):
+        def connect_tcp(self, host: str, *args: Any, **more: Any) -> httpcore.NetworkStream:
+            asked.append(host)
+            raise httpcore.ConnectError from ConnectionRefusedError()
+
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 80)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: places)
+    for name, wanted in (("localhost", ["127.0.0.1"]), ("other.example", ["192.0.2.1", "127.0.0.1"])):
+        asked.clear()
+        with limited(60.0, 1000), pytest.raises(NoReply, match="refused"):
+            _Backend(Refusing()).connect_tcp(name, 80)
+        assert asked == wanted
+    del places[1]
+    asked.clear()
+    with limited(60.0, 1000), pytest.raises(NoReply):
+        _Backend(Refusing()).connect_tcp("localhost", 80)
+    assert asked == []
 
 
 def keeps_alive(connection: socket.socket) -> None:

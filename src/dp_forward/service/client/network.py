@@ -26,6 +26,7 @@ import httpcore
 import httpx
 
 from dp_forward.errors import InvalidInput
+from dp_forward.service.protocol.access import is_loopback
 
 _T = TypeVar("_T")
 _CONNECT_SECONDS: Final = 10.0  # for one address of a server, at most
@@ -114,12 +115,15 @@ class _Backend(httpcore.NetworkBackend):
     def connect_tcp(
         self, host: str, port: int, timeout: float | None = None, *args: Any, **more: Any
     ) -> httpcore.NetworkStream:
-        limit, problem = _limit.get(), None
+        limit = _limit.get()
+        problem: BaseException | None = socket.gaierror()
         try:
             lookup = run_in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
             places = [str(place[0]) for *_, place in lookup.result(limit.left())]
         except (OSError, UnicodeError) as error:
             raise _no_connection(error) from None
+        if host == "localhost":  # plain HTTP is spoken to it, whatever a resolver says it is
+            places = [place for place in places if is_loopback(place)]
         for place in places:
             seconds = min(limit.left(), _CONNECT_SECONDS)
             try:

@@ -220,7 +220,7 @@ class Transport:
         return run_in_thread(lambda: self.send(call))
 
     def call(self, call: Call, until: float = math.inf) -> Reply:
-        """Make one request, ``until`` then; `network.NoReply` where the network failed or took too long."""
+        """Make one request, once, ``until`` this moment; `NoReply` if the network failed or took too long."""
         import httpx
 
         from dp_forward.service.client.network import NoReply, limited
