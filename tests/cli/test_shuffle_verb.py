@@ -167,6 +167,7 @@ def test_a_reload_reads_tokens_and_certificates_anew_and_no_request_fails(tmp_pa
         (["--host", "0.0.0.0"], "token"),
         (["--host", "0.0.0.0", "--users", "USERS"], "without TLS"),
         (["--token-file", "WORD"], "differ"),
+        (["--records-per-user", "3"], "--users"),
         (["--collector", "http://10.1.2.3"], "https"),
         (["--proxy", "http://10.1.2.3:80"], "proxy"),
         (["--collector", "https://a.example", "--ca", "WORD"], "ca"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -88,6 +89,7 @@ def serve(
     Example: dpf serve run/back --port 8765
     """
     given = locals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it is handled: nothing is read yet
     from dp_forward.service.server.audit_log import AuditLog
     from dp_forward.service.server.supervisor import Supervisor
     from dp_forward.service.server.uvicorn_runner import bind_socket, log_to_stderr, run_server

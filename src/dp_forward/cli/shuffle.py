@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_text
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,9 @@ def shuffle(
     store: Annotated[str, Option(help="Where records wait: a folder of your own, or postgresql://...")],
     least: Annotated[int, Option(help="Fewest records of a batch; more hide better.")],
     least_users: Annotated[int | None, Option(help="Fewest users of a batch with --users [--least].")] = None,
-    records_per_user: Annotated[int, Option(help="Most records of one user in a batch.")] = 1,
+    records_per_user: Annotated[
+        int | None, Option(help="Most records of one user in a batch, with --users [1].")
+    ] = None,
     most: Annotated[int, Option(help="Most records kept while the collector is away.")] = 100_000,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8767,
@@ -53,6 +56,7 @@ def shuffle(
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
     given = locals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it is handled: nothing is read yet
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.audit_log import AuditLog
@@ -74,11 +78,13 @@ def shuffle(
     log_to_stderr(json_lines=log == "json")
     if users is not None and settings.token is not None:
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
-    if users is not None and least_users is None:
-        least_users = least
+    alone = users is None and records_per_user is not None
+    refuse_if(alone, "records_per_user", "go with --users", records_per_user, "Users must be known apart.")
+    if users is not None:
+        least_users = least if least_users is None else least_users
     with contextlib.closing(connect(word)) as client, output.working("asking the collector what it wants"):
         spec = fetch_spec(client)
-    each, audit = None if least_users is None else records_per_user, AuditLog(audit_log)
+    each, audit = None if least_users is None else records_per_user or 1, AuditLog(audit_log)
     waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
     with contextlib.closing(waiting) as records, contextlib.ExitStack() as at_the_end:
         known = Users(users, audit)
@@ -88,7 +94,7 @@ def shuffle(
         def serve(state: tuple[ServerSettings, str], how: dict[str, Any]) -> bool:
             settings, word = state
             with contextlib.closing(connect(word)) as client:
-                forwarder = Forwarder(records, client, at_once=records.offered.body_records)
+                forwarder = Forwarder(records, client, at_once=spec.body_records)
                 app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
                 ended = run_server(app, settings, **how)
             totals.update(batches=forwarder.batches, records=forwarder.records)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dp_forward.errors import InvalidInput
+from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter
+from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter, run_reloading
 
 
 def record(message: str, *, failed: bool = False, **more: object) -> logging.LogRecord:
@@ -63,3 +68,21 @@ def test_a_certificate_that_is_none_is_refused_in_one_line(tmp_path: Path) -> No
         (tmp_path / name).write_text("nothing")
     with pytest.raises(InvalidInput, match="be a certificate and its key"):
         ServerSettings(port=0, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
+
+
+def test_a_reload_that_is_asked_for_during_the_first_reading_comes_after_it() -> None:
+    served, states = list[int](), iter([1, 2])
+
+    def read() -> int:
+        state = next(states)
+        if state == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        return state
+
+    def serve(state: int, how: dict[str, Any]) -> bool:
+        how["listening"].close()
+        served.append(state)
+        return not how["due"]()
+
+    run_reloading(socket.create_server(("127.0.0.1", 0)), read, serve, AuditLog(None))
+    assert served == [1, 2]

@@ -94,24 +94,26 @@ def run_reloading(
     ``serve`` hands its second argument on to `run_server`, and returns what that does. Meanwhile the socket
     stays open, and whoever comes waits. Where ``read`` refuses, it is logged why, and the old state stays.
     """
-    state, say, asked, ended = read(), iter([print_line]), list[int](), False
-
-    def due() -> bool:
-        nonlocal state
-        if not asked:
-            return False
-        asked.clear()
-        try:
-            state = read()
-        except DpForwardError as error:
-            audit.write("reload_failed")
-            _log.error("the old state stays: %s", error)
-            return False
-        audit.write("reload")
-        return True
-
+    asked: list[int] = []
     kept = handled_signals([signal.SIGHUP], lambda number, _: asked.append(number))
     with contextlib.closing(listening), kept:
+        state = read()  # after the handler: a reload that comes now is not lost
+        say, ended = iter([print_line]), False
+
+        def due() -> bool:
+            nonlocal state
+            if not asked:
+                return False
+            asked.clear()
+            try:
+                state = read()
+            except DpForwardError as error:
+                audit.write("reload_failed")
+                _log.error("the old state stays: %s", error)
+                return False
+            audit.write("reload")
+            return True
+
         audit.write("start")
         try:
             while not ended:  # the line is printed once
