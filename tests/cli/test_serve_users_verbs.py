@@ -1,5 +1,6 @@
 """`dpf serve users`: a token is shown once, and a server of workers answers whoever has one."""
 
+import errno
 import json
 import signal
 import stat
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 import tiny_user
+from dp_forward.cli import serve_users
 from dp_forward.privacy import NoiseSpec
 from warm_process import Verb
 
@@ -39,6 +41,24 @@ def test_users_are_added_listed_rotated_and_revoked(dpf: Callable[..., Any], tmp
     wanted = ["user_added", "user_rotated", "user_revoked"]
     assert [(line["event"], line["name"]) for line in lines] == [(event, "alice") for event in wanted]
     assert not any(one.json["token"] in audit.read_text() for one in (first, second))
+
+
+def test_a_user_whose_token_cannot_be_shown_is_in_the_audit_log_all_the_same(
+    dpf: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    audit = tmp_path / "audit"
+    words = ["alice", "--store", str(tmp_path / "store"), "--audit-log", str(audit)]
+    with monkeypatch.context() as disk:
+        disk.setattr(serve_users, "_print_token", full)
+        with pytest.raises(OSError, match="No space left"):
+            dpf("serve", "users", "add", *words)
+    assert [json.loads(line)["event"] for line in audit.read_text().splitlines()] == ["user_added"]
+    assert (
+        dpf("serve", "users", "list", "--store", str(tmp_path / "store"), "--json").json[0]["name"] == "alice"
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def add(
     Example: dpf serve users add alice --store users --per-day 1000
     """
     with _opened(store, "user_added", name, audit_log, token_out) as users:
-        _print_token(name, users.add(name, per_day=per_day, group=group), token_out, json=json)
+        token = users.add(name, per_day=per_day, group=group)
+    _print_token(name, token, token_out, json=json)
 
 
 @app.command()
@@ -58,7 +59,8 @@ def rotate(
     Example: dpf serve users rotate alice --store users --grace 3600
     """
     with _opened(store, "user_rotated", name, audit_log, token_out) as users:
-        _print_token(name, users.rotate(name, grace=grace), token_out, json=json)
+        token = users.rotate(name, grace=grace)
+    _print_token(name, token, token_out, json=json)
 
 
 @app.command()

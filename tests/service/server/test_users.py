@@ -217,6 +217,24 @@ def test_a_store_that_cannot_be_read_refuses_users_and_not_the_shared_token(
     asyncio.run(users.close())
 
 
+@pytest.mark.parametrize("loose", ["", "users.sqlite"])
+def test_a_store_that_others_may_write_to_is_refused(tmp_path: Path, loose: str) -> None:
+    UserStore(tmp_path / "users").close()
+    (tmp_path / "users" / loose).chmod(0o777)
+    with pytest.raises(InvalidInput, match=r"writable by its owner only; got 0o777\. Use chmod go-w"):
+        UserStore(tmp_path / "users")
+    (tmp_path / "users" / loose).chmod(0o700)
+    UserStore(tmp_path / "users").close()
+
+
+def test_an_audit_log_that_was_there_before_is_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    AuditLog(path).write("start")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_wrong_tokens_are_slowed_by_address_and_a_right_one_never() -> None:
     guard = Guard(SHARED)
 

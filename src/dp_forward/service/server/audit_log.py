@@ -9,6 +9,7 @@ Edges:
     that is killed loses the counts of its last minute. Each worker writes its own counts.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -68,6 +69,8 @@ class AuditLog:
             return
         descriptor = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
+            with contextlib.suppress(OSError):  # of a pipe, or of another owner's file
+                os.fchmod(descriptor, 0o600)  # one that was made before, by logrotate for example
             os.write(descriptor, line)
         finally:
             os.close(descriptor)

@@ -24,12 +24,14 @@ import logging
 import math
 import re
 import secrets
+import stat
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
@@ -40,7 +42,7 @@ from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.request_limits import Refused, address_of
 from dp_forward.storage.database import Problem
-from dp_forward.storage.stores import Place, open_store
+from dp_forward.storage.stores import Place, is_url, open_store
 
 __all__ = ["User", "UserStore", "Users"]
 
@@ -88,6 +90,11 @@ class UserStore:
             return InvalidInput("store", rule, problem.detail or problem.kind, "Name another.")
 
         self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
+        if not is_url(place):  # whoever may write here adds a token of his own
+            for path in (Path(place), Path(place) / "users.sqlite"):
+                if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o022:
+                    self._database.close()
+                    raise InvalidInput("store", "be writable by its owner only", oct(mode), "Use chmod go-w.")
         self.close = self._database.close  # close the store; closing twice is harmless
         self._pruned = 0
 
