@@ -23,7 +23,7 @@ from dp_forward.privacy import (
     normalise_rows,
     phrase,
 )
-from dp_forward.privacy.rounding import nudge_up, percent_down, percent_up, shown_down, shown_up
+from dp_forward.privacy.rounding import nudge_up, percent_up, shown_down, shown_up
 
 GAUSSIAN = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=normalise(1.0), unit=TEXT)
 
@@ -167,12 +167,6 @@ def test_what_an_attack_has_shown_is_never_overstated() -> None:
     assert shown_down(7.27258, 3) == "7.27"
     assert shown_down(1.99999, 3) == "1.99"
     assert shown_down(math.inf) == "inf"
-
-
-def test_what_may_be_expected_rounds_down() -> None:
-    assert percent_down(0.98249) == "98.2 %"
-    assert percent_down(0.99966) == "99.96 %"
-    assert percent_down(0.5) == "50 %"
 
 
 def test_percentages_round_up() -> None:

@@ -59,7 +59,7 @@ class ThreeLevelLoss:
         apart = self.mass * (math.exp(-self.epsilon) - self.cap * math.expm1(-self.epsilon))
         room = min(self.cap * (1 + 1e-9), (1 - self.cap) * (1 + 1e-9) + 1e-15)
         if self.epsilon > 0 and not apart <= room:
-            rule = f"hold the mass {self.mass:.6g} of +epsilon, and leave room for its mirror"
+            rule = f"hold the mass {self.mass!r} of +epsilon, and leave room for its mirror"
             raise InvalidInput("cap", rule, self.cap, "Use None where it is not known.")
 
     @property
