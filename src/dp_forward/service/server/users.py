@@ -14,6 +14,7 @@ Guarantees:
 Edges:
     Where the store cannot be read for five seconds, users are refused ("disk"); a shared token still works.
     A digest is kept for two days, longer than a frame is taken. A record sent again later counts again.
+    Of two bodies under one id that reach two workers at once, one is answered, and both may count.
     Wrong tokens are slowed by address, and a right one is answered at once, whatever came from its address.
     So whoever guesses over many connections is slowed little: the length of a token is what protects it.
 """
