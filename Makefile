@@ -27,7 +27,7 @@ demo: $(STAMP)
 # One thread for each of a few processes: quicker than the other way round.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
-# While working: under a minute on two cores.
+# While working: one to two minutes on two cores.
 quick: $(STAMP)
 	$(BIN)/ruff check .
 	$(PYTEST) -n 2 -m "not slow"
