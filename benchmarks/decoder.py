@@ -2,7 +2,7 @@
 
     python -m benchmarks.decoder --sst2 FOLDER --blocks 28 --rows rows-28 --out results/decoder.json
     python -m benchmarks.decoder --genres FILE.csv --public other-reviews.txt --blocks 28 --rows rows-genres \
-        --prompt "{text} All in all, this movie is a" --length 256 --out results/decoder.json
+        --prompt "{text} All in all, this movie is a" --length 128 --out results/decoder.json
 
 Reads the row of every text once, in bfloat16, and keeps it in the folder ``--rows`` as float16, so that a
 later call draws other cells of the same rows; rows of other texts or settings are refused. The public text
