@@ -66,6 +66,8 @@ def test_a_package_completes_its_public_names_before_they_are_loaded() -> None:
         "    package = importlib.import_module(name)\n"
         "    assert set(package.__all__) <= set(dir(package)), name\n"
         "    assert '__all__' in dir(package), name\n"
+        "    shown = {part for part in dir(package) if part[0] != '_'}\n"
+        "    assert '__dir__' not in vars(package) or shown <= set(package.__all__), name\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", asked, *packages], check=True)

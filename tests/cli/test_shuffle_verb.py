@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.ui import ui
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import UserStore
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
 from warm_process import Verb
@@ -88,6 +90,40 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
         assert json.loads(second.output.splitlines()[1]) == {"batches": 1, "records": 40, "waiting": 15}
     assert Counter(inside for _, inside, _ in stored(folder)) == Counter(map(content, records[:40]))
     assert summary(Collection.open(folder)) == {"records": 40, "waiting": 0, "batches": 1}
+
+
+@pytest.mark.slow
+def test_a_batch_goes_in_bodies_of_the_collector_not_of_a_user(tmp_path: Path, word: Path) -> None:
+    """One record of each user may be in a batch, and all of them are in one request."""
+    app, bodies = collector_app(tmp_path / "collected", LOCAL), list[str]()
+
+    async def watch(request: Request, on: Callable[[Request], Any]) -> Response:
+        bodies.extend([request.url.path] if request.url.path.endswith("/records") else [])
+        return await on(request)  # type: ignore[no-any-return]
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=watch)
+    with closing(UserStore(tmp_path / "users")) as users:
+        tokens = [users.add(f"user-{number}") for number in range(6)]
+    with running(app, LOCAL) as behind:
+        words = [
+            "--collector",
+            behind,
+            "--collector-token-file",
+            str(word),
+            "--store",
+            str(tmp_path / "store"),
+        ]
+        verb, address = started(tmp_path / "log", *words, "--least", "6", "--users", str(tmp_path / "users"))
+        for token, record in zip(tokens, made(6), strict=True):
+            asked = {**OCTETS, "authorization": f"Bearer {token}"}
+            assert httpx.post(f"{address}/v1/records", content=record, headers=asked).status_code == 200
+        until = time.monotonic() + 30
+        while not summary(Collection.open(tmp_path / "collected"))["batches"] and time.monotonic() < until:
+            time.sleep(0.05)
+        verb.signal(signal.SIGTERM)
+        assert verb.finish(30) == 0
+    assert json.loads(verb.output.splitlines()[1]) == {"batches": 1, "records": 6, "waiting": 0}
+    assert len(bodies) == 1
 
 
 @pytest.mark.slow
