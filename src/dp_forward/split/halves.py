@@ -4,6 +4,11 @@ Dimension maps may stand between them: M1 (d to d') at the end of the front (`Na
 the start of the back (`NarrowBack`). A learned M1 puts what matters into few directions, where a
 direction-preserving mechanism keeps it. It has no bias and maps row by row, so rows of padding stay zero.
 
+Between the blocks of a pre-norm model a row is a sum that no norm has touched, and one row of a text (the
+first, in a decoder) may be a hundred times as long as all others: bounded together, nothing of them is left.
+So there M1 reads rows that are *level*, none longer than is usual at the cut, and what M2 gives is made as
+long as is usual again. What is usual is measured on a public row of token numbers, when the model is cut.
+
 At `output` a front may also end in a public projection, and then in K scores that were learnt from releases
 (`ReadoutFront`); their back (`AnswerBack`) says how likely each label is, given one noisy answer.
 
@@ -74,6 +79,11 @@ class _Half(nn.Module):
     def seen_texts(self) -> list[str]:
         """Commitments to the texts that it was trained on raw (`ledger.text_register`), in its digest."""
         return [str(name) for name in self.settings.get(SEEN_TEXTS, ())]
+
+    @property
+    def unnormed(self) -> bool:
+        """Whether rows cross that no norm has touched: between the blocks of a pre-norm model."""
+        return bool(self._family.final) and self.cut.place == "encoder"
 
     def extra_repr(self) -> str:
         return f"family={self._family.model_type}, cut={self.cut}, width={self.width}"
@@ -220,9 +230,18 @@ class NarrowFront(_LongerFront):
         super().__init__(front, width)
         self.narrow = nn.Linear(front.width, width, bias=False)
         nn.init.orthogonal_(self.narrow.weight)
+        self.usual_length = _unmeasured(front)
+
+    def rows(self, *args: Any, **kwargs: Any) -> Tensor:
+        """What M1 reads: the front's rows, none longer than sqrt(columns) where no norm has touched them."""
+        rows: Tensor = self.front(*args, **kwargs)
+        if self.usual_length is None:
+            return rows
+        lengths = torch.maximum(rows.norm(dim=-1, keepdim=True), self.usual_length)
+        return rows * (rows.shape[-1] ** 0.5 / lengths)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.narrow(self.front(*args, **kwargs))  # type: ignore[no-any-return]
+        return self.narrow(self.rows(*args, **kwargs))  # type: ignore[no-any-return]
 
 
 class NarrowBack(nn.Module):
@@ -232,6 +251,7 @@ class NarrowBack(nn.Module):
         super().__init__()
         self.widen = nn.Linear(width, back.width)
         self.back = back
+        self.usual_length = _unmeasured(back)
         self.cut, self.width = back.cut, width
         self.vocabulary_head, self.exact = back.vocabulary_head, back.exact
 
@@ -240,7 +260,10 @@ class NarrowBack(nn.Module):
         return self.back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        return self.back(self.widen(hidden), labels=labels)
+        rows = self.widen(hidden)
+        if self.usual_length is not None:
+            rows = functional.normalize(rows, dim=-1) * self.usual_length
+        return self.back(rows, labels=labels)
 
 
 class ReadoutFront(_LongerFront):
@@ -331,6 +354,27 @@ class Split(NamedTuple):
         return half.plain.model.config
 
 
+def _unmeasured(half: Front | Back) -> nn.Buffer | None:
+    """A place for the usual length of a row, stored with the weights; None where rows are normed."""
+    return nn.Buffer(torch.ones(())) if half.unnormed else None
+
+
+@torch.no_grad()
+def _usual_length(front: Front) -> Tensor:
+    """The median length of the rows of 64 token numbers spread over the table, or of a blank image."""
+    settings, device = front.settings, next(front.parameters()).device
+    if "pixel_values" in front._family.inputs:
+        side, dtype = settings["image_size"], next(front.parameters()).dtype
+        given = {"pixel_values": torch.zeros(1, settings["num_channels"], side, side, dtype=dtype)}
+    else:
+        numbers = torch.linspace(0, settings["vocab_size"] - 1, min(64, front.max_rows or 64))
+        given = {"input_ids": numbers.long()[None]}
+    trained = front.training
+    rows = front.train(False)(**{name: value.to(device) for name, value in given.items()})
+    front.train(trained)
+    return rows.float().norm(dim=-1).median().clamp(min=1e-6)  # type: ignore[no-any-return]
+
+
 def add_width_maps(front: Front, back: Back, width: int) -> Split:
     """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1."""
     width = count("width", width, at_least=2, remedy="One number, normalised, is only a sign.")
@@ -340,4 +384,7 @@ def add_width_maps(front: Front, back: Back, width: int) -> Split:
     with torch.no_grad():
         narrow_back.widen.weight.copy_(narrow_front.narrow.weight.T)
         narrow_back.widen.bias.zero_()
+        if narrow_front.usual_length is not None and narrow_back.usual_length is not None:
+            narrow_front.usual_length.copy_(_usual_length(front))
+            narrow_back.usual_length.copy_(narrow_front.usual_length)
     return Split(narrow_front, narrow_back)

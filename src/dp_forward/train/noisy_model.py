@@ -81,7 +81,7 @@ class NoisyModel(nn.Module):
     def _read(self, **texts: Tensor | None) -> tuple[Tensor, Tensor]:
         """The hidden matrix before the map M1 (where there is one), and after it with all ``rows`` rows."""
         front = self.front
-        wide: Tensor = front.plain(**texts) if isinstance(front, NarrowFront) else front(**texts)
+        wide: Tensor = front.rows(**texts) if isinstance(front, NarrowFront) else front(**texts)
         crossing = wide.detach() if self.auxiliary_alone and self.training else wide
         hidden: Tensor = front.narrow(crossing) if isinstance(front, NarrowFront) else crossing
         missing = self.rows - hidden.shape[1]

@@ -73,8 +73,8 @@ def fit(
         trainer = _Trainer(
             model=module,
             args=_arguments(settings, place, per_epoch, **switches, **arguments),
-            train_dataset=_dataset(train),
-            eval_dataset=_dataset(evaluation),
+            train_dataset=_dataset(train, module),
+            eval_dataset=_dataset(evaluation, module),
             data_collator=_collate,
             compute_metrics=_accuracy,
             callbacks=[watcher],
@@ -275,9 +275,11 @@ class _TrimmedTexts(EncodedTexts):
         return self.batch(indices, trim=True)
 
 
-def _dataset(records: Any) -> Any:
-    is_trimmed = isinstance(records, EncodedTexts) and not records.pads_left
-    return _TrimmedTexts(records.columns, pads_left=False) if is_trimmed else records
+def _dataset(records: Any, module: nn.Module) -> Any:
+    """Texts of a decoder are trimmed where one row crosses: elsewhere rows count from the left, PAD and all."""
+    if not isinstance(records, EncodedTexts) or (records.pads_left and getattr(module, "rows", 0) != 1):
+        return records
+    return _TrimmedTexts(records.columns, pads_left=records.pads_left)
 
 
 def _collate(batch: Any) -> Any:
