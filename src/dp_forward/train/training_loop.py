@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from dp_forward.data import EncodedTexts
+from dp_forward.errors import refuse_if
 from dp_forward.progress import Progress
 from dp_forward.split.pretrained import quiet_transformers
 from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
@@ -170,6 +171,7 @@ def _arguments(
         "save_strategy": "epoch" if saves else "no",
         "save_total_limit": 1,
         "logging_steps": max(1, per_epoch // 20),
+        "logging_nan_inf_filter": False,  # what is not a number ends the training
         "remove_unused_columns": False,
         "label_names": ["labels"],
         "dataloader_pin_memory": torch.cuda.is_available(),
@@ -230,6 +232,11 @@ class _Watcher(transformers.TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._show(state, _numbers(state.log_history[-1]))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        loss = float((logs or {}).get("loss", 0.0))
+        remedy = "Try half the --learning-rate, or --precision fp32."
+        refuse_if(not math.isfinite(loss), "loss", "stay finite", f"{loss} at step {state.global_step}", remedy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:
