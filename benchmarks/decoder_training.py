@@ -5,8 +5,9 @@
 
 Every run is a plan of `dpf finetune --regime end-to-end`, so the training texts are not protected and each
 query is. ``--only WORD`` takes the runs whose name holds a word, ``--jobs FILE`` other plans (JSON: name ->
-plan). A run that is in the file already is not made again; each is written as it ends. ``--model NAME=FOLDER``
-says where the weights of a model lie. With a GPU start `nvidia-cuda-mps-control -d` first.
+plan). A run that is in the file already is not made again; each is written as it ends.
+``--model NAME=FOLDER`` says where the weights of a model lie. With a GPU start `nvidia-cuda-mps-control -d`
+first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ NOISES: tuple[Mapping[str, Any], ...] = (
     {"epsilon": 8.0},
     {"epsilon": 8.0, "mechanism": GAUSSIAN},
 )
-TASKS: Mapping[str, Mapping[str, Any]] = {"sst2": {}, "genres": {"rows": 128, "batch": 32}}
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "sst2": {},
+    "genres": {"rows": 128, "batch": 32, "evaluation_draws": 3},
+}
+"""A tenth of SST-2's records: smaller steps, and four epochs of each kind."""
 
 
 def jobs() -> dict[str, dict[str, Any]]:
@@ -43,11 +48,14 @@ def jobs() -> dict[str, dict[str, Any]]:
     for task, own in TASKS.items():
         for model, cuts in CUTS.items():
             base = {"task": task, "model": model, "regime": "end-to-end", **own}
-            made[f"{task} {model} none"] = {**base, "mechanism": "none"}
+            longer = {"epochs": 4.0} if task == "genres" else {}
+            made[f"{task} {model} none"] = {**base, "mechanism": "none", **longer}
             for cut in cuts:
+                if longer:
+                    longer = {"warm_up_epochs" if cut == "output" else "epochs": 4.0}
                 for noise in NOISES:
                     name = f"{task} {model} {cut} {noise.get('mechanism', 'privunit')} {noise['epsilon']:g}"
-                    made[name] = {**base, "cut": cut, **noise}
+                    made[name] = {**base, "cut": cut, **noise, **longer}
     return made
 
 

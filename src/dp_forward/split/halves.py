@@ -238,7 +238,7 @@ class NarrowFront(_LongerFront):
         if self.usual_length is None:
             return rows
         lengths = torch.maximum(rows.norm(dim=-1, keepdim=True), self.usual_length)
-        return rows * (rows.shape[-1] ** 0.5 / lengths)
+        return rows * (rows.shape[-1] ** 0.5 / lengths)  # type: ignore[no-any-return]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.narrow(self.rows(*args, **kwargs))  # type: ignore[no-any-return]

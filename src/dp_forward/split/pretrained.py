@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 from dp_forward.errors import InvalidInput
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy.checks import count
+from dp_forward.split.families import FAMILIES
 from dp_forward.split.gguf_header import check_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
+__all__ = [
+    "decoder_blocks",
+    "default_pooling",
+    "load_model",
+    "load_tokenizer",
+    "model_folder",
+    "quiet_transformers",
+]
 
 
 _PACKAGED: Final = {
@@ -109,19 +117,34 @@ def _unknown(name: str, kind: str = "") -> InvalidInput:
     return InvalidInput("model", rule, name, "Check the spelling, or go online.")
 
 
+def _settings(name: str) -> Any:
+    """The Hugging Face settings of the checkpoint ``name``."""
+    import transformers
+
+    folder, source = _source(name)
+    with _refusing(_unknown(name), source):
+        return transformers.AutoConfig.from_pretrained(folder, **source)
+
+
+def decoder_blocks(model: str | Mapping[str, Any]) -> int | None:
+    """How many blocks a decoder has, by its name or by its stored settings; None for another model."""
+    import transformers
+
+    settings = _settings(model) if isinstance(model, str) else transformers.AutoConfig.for_model(**model)
+    family = FAMILIES.get(settings.model_type)
+    return int(settings.num_hidden_layers) if family is not None and family.causal else None
+
+
 def default_pooling(name: str) -> str | None:
     """How `output` reads the checkpoint ``name``: as its sentence-transformers folder says, or by `mean2`.
 
     None, which means: by the model's own head, for a checkpoint that is a whole classifier.
     """
-    import transformers
     from transformers.utils.hub import cached_file
 
-    folder, source = _source(name)
-    with _refusing(_unknown(name), source):
-        settings = transformers.AutoConfig.from_pretrained(folder, **source)
-    if "Classification" in (settings.architectures or [""])[0]:
+    if "Classification" in (_settings(name).architectures or [""])[0]:
         return None
+    folder, _ = _source(name)
     try:
         found = cached_file(
             folder,

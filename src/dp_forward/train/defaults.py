@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from dp_forward.errors import refuse_if
-from dp_forward.split.cut import parse_cut
-from dp_forward.split.pretrained import default_pooling
+from dp_forward.split.cut import Cut, parse_cut
+from dp_forward.split.pretrained import decoder_blocks, default_pooling
 from dp_forward.train.lineage import Shape, cut_of_start, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
@@ -39,20 +39,36 @@ _EMBEDDINGS_BY_ROW = dict(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, he
 """For a promise per token or phrase, which bounds rows one by one; at the rates above it rarely learns."""
 
 
-def recipe(cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text") -> dict[str, Any]:
-    """The rule, from the cut and the epsilon per unit."""
-    if epsilon is None:
-        return dict(_UNDEFENDED)
+def recipe(
+    cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text", decoder: int | None = None
+) -> dict[str, Any]:
+    """The rule, from the cut, the epsilon per unit and how many blocks the model has if it is a decoder."""
     place = parse_cut(cut)
-    if place.place == "output":
+    if epsilon is None:
+        made = _UNDEFENDED
+    elif place.place == "output":
         made = dict(_OUTPUT, threshold_share=0.3) if epsilon > 6 else _OUTPUT
     elif place.place == "embeddings":
         made = _EMBEDDINGS if unit == "text" else _EMBEDDINGS_BY_ROW
     else:
         # From block 3 on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late).
-        made = _EARLY if (place.block or 1) < 3 else _LATE
+        made = _EARLY if (place.block or 1) < 3 and decoder is None else _LATE
+    if decoder is not None:
+        made = made | _changes_for_decoder(place, decoder, noise=epsilon is not None)
     only_privunit = () if mechanism == "privunit" else ("threshold_share", "training_threshold_share")
     return {name: value for name, value in made.items() if name not in only_privunit}
+
+
+def _changes_for_decoder(cut: Cut, blocks: int, *, noise: bool) -> dict[str, Any]:
+    """What was measured with 30 blocks: lower rates, and the half of the blocks that a front has."""
+    if not noise:
+        return {"learning_rate": 5e-5, "epochs": 3}
+    if cut.place == "output":
+        return {"learning_rate": 5e-5, "warm_up_epochs": 2}
+    if cut.block is None:
+        return {}
+    pace = {"learning_rate": 2e-4, "epochs": 3} if 2 * cut.block <= blocks else {"learning_rate": 5e-5}
+    return {"epochs": 2, "width": 8, "head_learning_rate": 1e-3, **pace}
 
 
 _HEAD_PACE = {"epochs": 12.0, "batch": 1024, "learning_rate": 5e-3, "head_learning_rate": 5e-3}
@@ -130,7 +146,10 @@ def effective_plan(plan: Plan) -> Plan:
     folded, remedy = plan.label_privacy == "folded", "Leave out what belongs to that back."
     refuse_if(folded, "labels", "be public where a back trains by gradients", "folded", remedy)
     plan = replace(plan, back="gradient")
-    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
+    decoder = published.decoder if published else decoder_blocks(plan.model) if regime.trains_front else None
+    if decoder is not None and plan.blocks is not None:
+        decoder = min(decoder, plan.blocks)
+    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit, decoder=decoder)
     chosen = {**rule, "cut": cut}
     if published:
         chosen |= {"rows": published.rows, "width": published.width}

@@ -29,6 +29,7 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
+from dp_forward.split.pretrained import decoder_blocks
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
@@ -51,6 +52,7 @@ class Shape(NamedTuple):
     cut: str
     width: int
     rows: int
+    decoder: int | None  # how many blocks, of a decoder
 
 
 def published_shape(model: str) -> Shape | None:
@@ -60,7 +62,8 @@ def published_shape(model: str) -> Shape | None:
         return None
     half, spec = (_facts(folder / "front" / name) or {} for name in (_SETTINGS, _SPEC))
     try:
-        return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
+        cut, width, rows = str(half["cut"]), int(half["width"] or 0), int(spec["rows"])
+        return Shape(cut, width, rows, decoder_blocks(half["model"]))
     except (ValueError, KeyError, TypeError):
         raise InvalidInput("model", "be a whole run", model, "Try dpf finetune --resume.") from None
 

@@ -19,6 +19,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Sampler
 
 from dp_forward.data import EncodedTexts
@@ -28,6 +29,9 @@ from dp_forward.split.pretrained import quiet_transformers
 from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
 from dp_forward.train.run import RunFolder
+
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Not cuDNN's: its gradients are not numbers for masked texts of 64 rows (pytorch issue 196678)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ def fit(
     started = time.perf_counter()
     per_epoch = math.ceil(len(train) / settings.batch)
     watcher = _Watcher(module, stage=stage, clean=settings.clean_epochs, progress=progress)
-    with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
+    with tempfile.TemporaryDirectory() as temporary, quiet_transformers(), sdpa_kernel(_ATTENTION):
         place = folder or Path(temporary)
         switches = {"saves": folder is not None, "evaluates": evaluation is not None}
         trainer = _Trainer(
@@ -234,9 +238,9 @@ class _Watcher(transformers.TrainerCallback):
         self._show(state, _numbers(state.log_history[-1]))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        loss = float((logs or {}).get("loss", 0.0))
+        loss, step = float((logs or {}).get("loss", 0.0)), state.global_step
         remedy = "Try half the --learning-rate, or --precision fp32."
-        refuse_if(not math.isfinite(loss), "loss", "stay finite", f"{loss} at step {state.global_step}", remedy)
+        refuse_if(not math.isfinite(loss), "loss", "stay finite", f"{loss} at step {step}", remedy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:
@@ -283,7 +287,7 @@ class _TrimmedTexts(EncodedTexts):
 
 
 def _dataset(records: Any, module: nn.Module) -> Any:
-    """Texts of a decoder are trimmed where one row crosses: elsewhere rows count from the left, PAD and all."""
+    """Texts are trimmed; those of a decoder only where one row crosses, as rows count from the left."""
     if not isinstance(records, EncodedTexts) or (records.pads_left and getattr(module, "rows", 0) != 1):
         return records
     return _TrimmedTexts(records.columns, pads_left=records.pads_left)
