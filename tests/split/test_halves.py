@@ -12,7 +12,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split import FAMILIES, Back, Front, legal_cuts, split_model
 from dp_forward.split.artifacts import load_back, load_front, save_split
 from dp_forward.split.check import check_split
-from dp_forward.split.halves import AnswerBack, ReadoutFront, Split
+from dp_forward.split.halves import AnswerBack, NarrowBack, NarrowFront, ReadoutFront, Split
 from tiny_models import (
     CAUSAL,
     LABELS,
@@ -419,3 +419,84 @@ def test_a_projected_front_gives_directions_and_a_decision_scores(tmp_path: Path
 def test_a_projection_needs_one_row() -> None:
     with pytest.raises(InvalidInput, match="output"):
         ReadoutFront(split_model(tiny("bert"), "encoder.1").front, 5)
+
+
+def _giant_texts(family: str) -> tuple[Any, dict[str, Tensor], Tensor]:
+    """A model in which the first row of a text is thousands of times as long as all others, as in trained
+    decoders; texts padded on one side; and where that row is."""
+    model, texts = tiny(family), tiny_inputs(family, rows=9)
+    giant, table = PAD + 1, model.get_input_embeddings().weight
+    with torch.no_grad():
+        table[giant] *= 5000 / table[giant].norm()
+    inputs, places = texts["input_ids"], torch.tensor([0, 0])
+    inputs[inputs == giant] = giant + 1
+    mask = torch.ones_like(inputs)
+    if family in CAUSAL:
+        mask[1, :3], places = 0, torch.tensor([0, 3])
+    else:
+        mask[1, 6:] = 0
+    inputs[torch.arange(2), places] = giant
+    return model, {"input_ids": inputs, "attention_mask": mask}, places
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "phi"])
+def test_one_giant_row_between_blocks_does_not_drown_the_others(family: str) -> None:
+    """The control is the same map on the rows as they are: bounded together, only the giant is left."""
+    model, texts, places = _giant_texts(family)
+    front = split_model(model, "encoder.2", width=4).front
+    assert isinstance(front, NarrowFront)
+    with torch.no_grad():
+        level, plain = front(**texts), front.narrow(front.plain(**texts))
+        rows = front.rows(**texts)
+    assert rows.norm(dim=-1).max() <= rows.shape[-1] ** 0.5 * 1.0001
+    assert not level[texts["attention_mask"] == 0].any(), "rows of PAD are zero"
+    for matrix, drowned in ((level, False), (plain, True)):
+        energy = matrix.square().sum(dim=-1)
+        share = energy[torch.arange(2), places] / energy.sum(dim=-1)
+        assert bool((share > 0.99).all()) is drowned
+
+
+@pytest.mark.parametrize(
+    ("family", "cut"), [("bert", "encoder.2"), ("gpt2", "embeddings"), ("gpt2", "output")]
+)
+def test_rows_that_a_norm_made_are_left_as_they_are(family: str, cut: str) -> None:
+    front, back = split_model(tiny(family), cut, width=4)
+    assert isinstance(front, NarrowFront)
+    assert isinstance(back, NarrowBack)
+    texts = tiny_inputs(family)
+    with torch.no_grad():
+        assert torch.equal(front(**texts), front.narrow(front.plain(**texts)))
+        assert torch.equal(back(front(**texts)).logits, back.plain(back.widen(front(**texts))).logits)
+    assert not [name for half in (front, back) for name in half.state_dict() if "usual" in name]
+
+
+def test_rows_enter_a_pre_norm_back_as_long_as_is_usual_however_short_they_came() -> None:
+    """A residual sum that begins near zero would be overrun by what the first block adds."""
+    front, back = split_model(tiny("llama"), "encoder.2", width=4)
+    assert isinstance(front, NarrowFront)
+    assert isinstance(back, NarrowBack)
+    entered = []
+    back.plain.model.register_forward_pre_hook(
+        lambda module, _, given: entered.append(given["inputs_embeds"]), with_kwargs=True
+    )
+    with torch.no_grad():
+        hidden = front(**tiny_inputs("llama"))
+        logits = [back(hidden * factor).logits for factor in (1.0, 1e-3)]
+    assert front.usual_length is not None
+    for rows in entered:
+        torch.testing.assert_close(rows.norm(dim=-1), front.usual_length.expand(rows.shape[:2]))
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_usual_is_measured_on_no_text_and_stored_with_the_halves(tmp_path: Path) -> None:
+    model = tiny("llama")
+    pair = split_model(model, "encoder.1", width=4)
+    assert isinstance(pair.front, NarrowFront)
+    again = split_model(model, "encoder.1", width=4).front
+    assert torch.equal(pair.front.usual_length, again.usual_length)  # type: ignore[union-attr, arg-type]
+    assert pair.front.usual_length != 1.0
+    save_split(pair, tmp_path)
+    found, back = load_front(tmp_path / "front"), load_back(tmp_path / "back")
+    assert torch.equal(found.usual_length, pair.front.usual_length)  # type: ignore[union-attr, arg-type]
+    assert torch.equal(back.usual_length, pair.front.usual_length)  # type: ignore[union-attr, arg-type]
+    check_split(pair, model).refuse()

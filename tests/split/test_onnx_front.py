@@ -88,8 +88,8 @@ def test_a_family_of_each_kind_can_be_exported(
     monkeypatch.delenv(onnx_front.SWITCH)
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0}
-    for cut in ("encoder.1", "output"):
-        made = split_model(tiny_models.tiny(family, blocks=2, **words), cut).front
+    for cut, width in (("encoder.1", 4), ("output", None)):
+        made = split_model(tiny_models.tiny(family, blocks=2, **words), cut, width=width).front
         spec = ReleaseSpec.of(made, noise=NoiseSpec(epsilon=2.0), rows=12, labels=tiny_user.LABELS)
         save_user_side(made, spec, tokenizer, tmp_path / cut)
         assert type(load_asking_side(tmp_path / cut / "front")) is OnnxSide, [str(w) for w in recwarn]

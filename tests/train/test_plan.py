@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import tiny_models
 from dp_forward.errors import InvalidInput
+from dp_forward.split.pretrained import decoder_blocks
 from dp_forward.train.defaults import effective_plan, recipe
 from dp_forward.train.plan import Plan, ReleasesPlan
 from dp_forward.train.plan_base import read_settings
@@ -197,3 +199,36 @@ def test_the_rule_puts_the_label_before_the_cut_only_inside_the_model() -> None:
     assert inside["auxiliary_weight"] > 0
     assert outside["auxiliary_weight"] == 0
     assert "threshold_share" not in recipe("output", epsilon=8.0, mechanism="matrix-gaussian")
+
+
+def _pace(cut: str, **settings: object) -> tuple[object, ...]:
+    rule = recipe(cut, epsilon=8.0, mechanism="privunit", decoder=30, **settings)  # type: ignore[arg-type]
+    names = ("learning_rate", "epochs", "width", "auxiliary_alone", "warm_up_epochs")
+    return tuple(rule[name] for name in names)
+
+
+def test_a_decoder_has_a_rule_of_its_own_by_the_share_of_its_blocks_before_the_cut() -> None:
+    assert _pace("encoder.1") == _pace("encoder.15") == (2e-4, 3, 8, False, 0.0)
+    assert _pace("encoder.16") == (5e-5, 2, 8, False, 0.0)
+    assert _pace("output") == (5e-5, 1, 4, False, 2)
+    assert recipe("output", epsilon=None, mechanism="none", decoder=30)["learning_rate"] == 5e-5
+    assert "threshold_share" not in recipe("encoder.9", epsilon=8.0, mechanism="matrix-gaussian", decoder=30)
+
+
+def test_the_rule_finds_out_whether_the_model_is_a_decoder(tmp_path: Path) -> None:
+    for family in ("llama", "bert"):
+        tiny_models.tiny(family, "bare", blocks=4).save_pretrained(tmp_path / family)
+    plan = {"regime": "end-to-end", "cut": "encoder.3"}
+    rates = {
+        name: effective_plan(_plan(model=str(tmp_path / model), **(plan | more))).learning_rate
+        for name, model, more in (
+            ("late", "llama", {}),
+            ("early", "llama", {"cut": "encoder.2"}),
+            ("only three blocks", "llama", {"cut": "encoder.2", "blocks": 3}),
+            ("encoder", "bert", {}),
+        )
+    }
+    assert rates == {"late": 5e-5, "early": 2e-4, "only three blocks": 5e-5, "encoder": 2e-4}
+    settings = tiny_models.tiny("llama", blocks=4).config.to_dict()
+    assert decoder_blocks(settings) == 4
+    assert decoder_blocks(tiny_models.tiny("bert").config.to_dict()) is None

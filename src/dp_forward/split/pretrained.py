@@ -127,7 +127,7 @@ def _settings(name: str) -> Any:
 
 
 def decoder_blocks(model: str | Mapping[str, Any]) -> int | None:
-    """How many blocks a decoder has, by its name or by its stored settings; None for another model."""
+    """How many blocks a decoder has; None for another ``model``, which is a name or stored settings."""
     import transformers
 
     settings = _settings(model) if isinstance(model, str) else transformers.AutoConfig.for_model(**model)
