@@ -7,17 +7,19 @@ Every run is a plan of `dpf finetune --regime end-to-end`, so the training texts
 query is. ``--only WORD`` takes the runs whose name holds a word, ``--jobs FILE`` other plans (JSON: name ->
 plan). A run that is in the file already is not made again; each is written as it ends.
 ``--model NAME=FOLDER`` says where the weights of a model lie. With a GPU start `nvidia-cuda-mps-control -d`
-first.
+first. What was chosen, was chosen on a part of the training records: ``--hold-out FOLDER`` writes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import itertools
 import json
 import multiprocessing
 import os
 import queue
+import random
 import tempfile
 import time
 import traceback
@@ -57,6 +59,22 @@ def jobs() -> dict[str, dict[str, Any]]:
                     name = f"{task} {model} {cut} {noise.get('mechanism', 'privunit')} {noise['epsilon']:g}"
                     made[name] = {**base, "cut": cut, **noise, **longer}
     return made
+
+
+def hold_out(source: Path, folder: Path, *, sentences: int = 1000) -> None:
+    """Write SST-2's training part in two, to choose on: whole sentences, and what has no phrase of them."""
+    head, *lines = (source / "train.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [" ".join(line.split("\t")[0].split()) for line in lines]
+    every = "\n".join(f" {text} " for text in texts)
+    order = [i for i, text in enumerate(texts) if len(text.split()) >= 10]
+    random.Random(1).shuffle(order)
+    held = list(itertools.islice((i for i in order if every.count(f" {texts[i]} ") == 1), sentences))
+    said, chosen = "\n".join(f" {texts[i]} " for i in held), set(held)
+    rest = [i for i in range(len(texts)) if i not in chosen and f" {texts[i]} " not in said]
+    folder.mkdir(parents=True)
+    for name, part in (("train", rest), ("dev", held)):
+        written = "\n".join([head, *(lines[i] for i in part)])
+        (folder / f"{name}.tsv").write_text(written + "\n", encoding="utf-8")
 
 
 def one(settings: dict[str, Any], data: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
@@ -121,13 +139,19 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", action="append", required=True, help="TASK=PATH")
+    parser.add_argument("--hold-out", type=Path, help="only write SST-2's training part here, in two")
     parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER")
     parser.add_argument("--jobs", type=Path, help="other plans than the table's")
     parser.add_argument("--only", action="append", help="runs whose name holds a word")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="start nothing after so many")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.hold_out:
+        hold_out(Path(dict(option.split("=", 1) for option in given.data)["sst2"]), given.hold_out)
+        return
+    if not given.out:
+        parser.error("--out says where the results go")
     given.out = given.out.resolve()
     os.environ.setdefault("DPF_ONNX", "0")  # no front is kept
     every = json.loads(given.jobs.read_text()) if given.jobs else jobs()

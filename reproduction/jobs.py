@@ -112,11 +112,11 @@ def _as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(settings: Mapping[str, Any]) -> Plan:
-    """The effective plan of a fine-tuning: in the paper every back is trained by gradients."""
+    """The effective plan of a fine-tuning: in the paper every back is trained by gradients, of encoders."""
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.plan import Plan
 
-    return effective_plan(Plan.from_dict({"back": "gradient", **settings}))
+    return effective_plan(Plan.from_dict({"back": "gradient", **settings}), encoder=True)
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from dp_forward.errors import refuse_if
-from dp_forward.split.cut import Cut, parse_cut
+from dp_forward.split.cut import parse_cut
 from dp_forward.split.pretrained import decoder_blocks, default_pooling
 from dp_forward.train.lineage import Shape, cut_of_start, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
@@ -54,20 +54,21 @@ def recipe(
         # From block 3 on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late).
         made = _EARLY if (place.block or 1) < 3 and decoder is None else _LATE
     if decoder is not None:
-        made = made | _changes_for_decoder(place, decoder, noise=epsilon is not None)
+        made = made | _changes_for_decoder(cut, decoder, noise=epsilon is not None)
     only_privunit = () if mechanism == "privunit" else ("threshold_share", "training_threshold_share")
     return {name: value for name, value in made.items() if name not in only_privunit}
 
 
-def _changes_for_decoder(cut: Cut, blocks: int, *, noise: bool) -> dict[str, Any]:
-    """What was measured with 30 blocks: lower rates, and the half of the blocks that a front has."""
+def _changes_for_decoder(cut: str, blocks: int, *, noise: bool) -> dict[str, Any]:
+    """What was measured with 30 blocks: lower rates, but where a front of few blocks has much to learn."""
+    place = parse_cut(cut)
     if not noise:
         return {"learning_rate": 5e-5, "epochs": 3}
-    if cut.place == "output":
+    if place.place == "output":
         return {"learning_rate": 5e-5, "warm_up_epochs": 2}
-    if cut.block is None:
+    if place.block is None:
         return {}
-    pace = {"learning_rate": 2e-4, "epochs": 3} if 2 * cut.block <= blocks else {"learning_rate": 5e-5}
+    pace = {"learning_rate": 2e-4, "epochs": 3} if 2 * place.block <= blocks else {"learning_rate": 5e-5}
     return {"epochs": 2, "width": 8, "head_learning_rate": 1e-3, **pace}
 
 
@@ -135,8 +136,11 @@ def _closed_form_plan(plan: Plan) -> Plan:
     return plan.filled(chosen)
 
 
-def effective_plan(plan: Plan) -> Plan:
-    """The effective plan: nothing that decides the result is left open."""
+def effective_plan(plan: Plan, *, encoder: bool = False) -> Plan:
+    """The effective plan: nothing that decides the result is left open.
+
+    Where the model is known to be an ``encoder``, its settings are not looked up to see whether it is one.
+    """
     plan = plan.with_data()
     published, regime = published_shape(plan.model), plan.regime
     cut = plan.cut or (published.cut if published else "output")
@@ -146,7 +150,9 @@ def effective_plan(plan: Plan) -> Plan:
     folded, remedy = plan.label_privacy == "folded", "Leave out what belongs to that back."
     refuse_if(folded, "labels", "be public where a back trains by gradients", "folded", remedy)
     plan = replace(plan, back="gradient")
-    decoder = published.decoder if published else decoder_blocks(plan.model) if regime.trains_front else None
+    decoder = published.decoder if published else None
+    if regime.trains_front and not published and not encoder:
+        decoder = decoder_blocks(plan.model)
     if decoder is not None and plan.blocks is not None:
         decoder = min(decoder, plan.blocks)
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit, decoder=decoder)

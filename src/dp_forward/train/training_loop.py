@@ -239,7 +239,7 @@ class _Watcher(transformers.TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         loss, step = float((logs or {}).get("loss", 0.0)), state.global_step
-        remedy = "Try half the --learning-rate, or --precision fp32."
+        remedy = "Try half the learning rate, or float32 numbers."
         refuse_if(not math.isfinite(loss), "loss", "stay finite", f"{loss} at step {step}", remedy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
