@@ -6,6 +6,8 @@ import http.server
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +83,20 @@ def test_1_is_not_sound_or_a_disk_that_does_not_answer(dpf: Callable[..., Any], 
     assert (refused.code, refused.err.strip()) == (
         1,
         f"dpf: `{tmp_path / 'file'}` cannot be used: File exists.",
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from dp_forward.cli.main import run; run()"]
+    with Path("/dev/full").open("w") as full:
+        pipes: Any = {"stdout": full, "stderr": subprocess.PIPE, "text": True}
+        found = subprocess.run(
+            [*command, "calibrate", "-m", "privunit", "-e", "4"], **pipes, cwd=tmp_path, check=False
+        )
+    assert (found.returncode, found.stderr) == (
+        1,
+        "dpf: its output cannot be written: No space left on device.\n",
     )
 
 

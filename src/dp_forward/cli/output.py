@@ -1,5 +1,6 @@
 """Results on stdout: JSON for programs, small tables and sentences for people; on stderr, how far it is."""
 
+import errno
 import math
 import sys
 import time
@@ -119,9 +120,10 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:  # a folder that cannot be written, a full disk
-        if error.filename is None:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        typer.echo(f"{name}: `{error.filename}` cannot be used: {error.strerror}.", err=True)
+        what = f"`{error.filename}` cannot be used" if error.filename else "its output cannot be written"
+        typer.echo(f"{name}: {what}: {error.strerror}.", err=True)
         sys.exit(1)
     finally:
         warnings.showwarning = shown

@@ -82,7 +82,7 @@ def list_users(store: _Store, json: options.Json = False) -> None:
     """
     from dp_forward.service.server.users import UserStore
 
-    with closing(UserStore(store)) as users:
+    with closing(UserStore(store, new=False)) as users:
         found = users.list_users()
     if json:
         output.print_json(found)
@@ -103,7 +103,7 @@ def _opened(
     audit = AuditLog(audit_log)
     if token_out is not None and (token_out.exists() or not os.access(token_out.parent, os.W_OK)):
         raise InvalidInput("token-out", "be a new file in a folder of yours", token_out, "Name another.")
-    with closing(UserStore(place)) as users:
+    with closing(UserStore(place, new=event == "user_added")) as users:
         yield users
     audit.write(event, name=name)
 

@@ -91,8 +91,9 @@ def parse_cut(text: str | Cut, *, among: Iterable[str] = ()) -> Cut:
 
 def nearest(text: str, words: Iterable[str]) -> str:
     """A remedy that names the words closest to a wrong one."""
-    close = difflib.get_close_matches(text, list(words), n=3, cutoff=0.4)
-    return f"Did you mean {' or '.join(close)}?" if close else "Try embeddings, encoder.1 or output."
+    known = list(words)
+    close = difflib.get_close_matches(text, known, n=3, cutoff=0.4)
+    return f"Did you mean {' or '.join(close)}?" if close else f"Try {', '.join(known[:2])} or {known[-1]}."
 
 
 def _syntax(text: str) -> tuple[str, int | None, str | None] | None:

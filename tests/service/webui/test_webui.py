@@ -203,7 +203,7 @@ def test_a_run_of_four_labels_says_what_to_expect(
         found, keep8 = page.ask(TEXT).json(), math.exp(8) / (math.exp(8) + 3)
         assert set(found["probabilities"]) == set(page_cases.FOUR)
         assert found["kept"].startswith(f"The noise keeps the decision in {percent_down(keep8)} of cases")
-        assert found["picture"]["words"] == "1 x 4 integers from 0 to 1"
+        assert found["picture"]["words"] == "a choice among 4 labels, as 4 integers of which one is 1"
 
 
 @pytest.mark.slow

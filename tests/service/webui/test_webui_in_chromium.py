@@ -198,7 +198,7 @@ def test_four_labels_one_row_and_the_game(tab: Tab, output_page: Page) -> None:
     ask(tab, TEXT)
     assert tab.value("document.querySelectorAll('#probabilities li').length") == 4
     assert tab.text("#more") == tab.text("#reading") == ""
-    assert tab.text("#sent-words") == "1 x 4 integers from 0 to 1."
+    assert tab.text("#sent-words") == "a choice among 4 labels, as 4 integers of which one is 1."
     assert "A cell for each of the 4 labels" in tab.text("#sent-meaning")
     assert "of answers to be right" in tab.text("#accuracy")
     assert "keeps the decision in 99.8 % of cases" in tab.text("#kept")

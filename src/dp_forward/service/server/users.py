@@ -83,16 +83,20 @@ class Charge:
 
 
 class UserStore:
-    """The store of users, open; see the module. Threads may share one."""
+    """The store of users, open; see the module. Threads may share one. Only if ``new`` may it be made."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, new: bool = True) -> None:
+        file = None if is_url(place) else Path(place) / "users.sqlite"
+        missing = file is not None and not new and not file.is_file()
+        refuse_if(missing, "store", "hold users", place, "Check the path, or add one: dpf serve users add.")
+
         def refuse(problem: Problem) -> DpForwardError:
             rule = "be a folder or a database that can be used"
             return InvalidInput("store", rule, problem.detail or problem.kind, "Name another.")
 
         self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
-        if not is_url(place):  # whoever may write here adds a token of his own
-            for path in (Path(place), Path(place) / "users.sqlite"):
+        if file is not None:  # whoever may write here adds a token of his own
+            for path in (file.parent, file):
                 if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o022:
                     self._database.close()
                     raise InvalidInput("store", "be writable by its owner only", oct(mode), "Use chmod go-w.")

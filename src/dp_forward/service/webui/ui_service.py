@@ -75,6 +75,7 @@ class UiService:
     ) -> None:
         self._client, self._reconstructor, self._server = client, reconstructor, server
         self._pair, self._accuracy = pair, accuracy
+        self._chooses = isinstance(client.policy.terms().mechanism, KaryResponse)
         self._asking, self._reading = threading.Lock(), threading.Lock()
         self._offer = functools.cache(self._make_offer)
         self._curves = functools.cache(self._make_curves)
@@ -121,7 +122,7 @@ class UiService:
             "shown_charge": brief(shown_up(answer.charge)),
             "budget": _budget(self._client.summary()),
             "history": self._history(),
-            "picture": None if values is None else _picture(values),
+            "picture": None if values is None else _picture(values, chooses=self._chooses),
             **offer,
         }
 
@@ -192,10 +193,12 @@ class UiService:
         return sorted(found, key=lambda row: -float(row["time"]))[:_MOST_ROWS]
 
 
-def _picture(values: NDArray[Any]) -> dict[str, Any]:
-    """The integers of a release, the first rows of them, and what they are in words."""
+def _picture(values: NDArray[Any], *, chooses: bool = False) -> dict[str, Any]:
+    """The integers of a release, the first rows of them, and what they are in words: numbers, or a choice."""
     (rows, width), shown = values.shape, values[: max(1, _MOST_CELLS // values.shape[1])]
     words = f"{rows} x {width} integers from {values.min()} to {values.max()}"
+    if chooses:
+        words = f"a choice among {width} labels, as {width} integers of which one is 1"
     if len(shown) < rows:
         words += f", the first {len(shown)} rows shown"
     return {"values": shown.tolist(), "words": words}
