@@ -6,7 +6,7 @@ import pytest
 
 import tiny_models
 from dp_forward.errors import InvalidInput
-from dp_forward.split.pretrained import decoder_blocks
+from dp_forward.split.pretrained import count_decoder_blocks
 from dp_forward.train.defaults import effective_plan, recipe
 from dp_forward.train.plan import Plan, ReleasesPlan
 from dp_forward.train.plan_base import read_settings
@@ -202,7 +202,7 @@ def test_the_rule_puts_the_label_before_the_cut_only_inside_the_model() -> None:
 
 
 def _pace(cut: str, **settings: object) -> tuple[object, ...]:
-    rule = recipe(cut, epsilon=8.0, mechanism="privunit", decoder=30, **settings)  # type: ignore[arg-type]
+    rule = recipe(cut, epsilon=8.0, mechanism="privunit", decoder_blocks=30, **settings)  # type: ignore[arg-type]
     names = ("learning_rate", "epochs", "width", "auxiliary_alone", "warm_up_epochs")
     return tuple(rule[name] for name in names)
 
@@ -211,8 +211,10 @@ def test_a_decoder_has_a_rule_of_its_own_by_the_share_of_its_blocks_before_the_c
     assert _pace("encoder.1") == _pace("encoder.15") == (2e-4, 3, 8, False, 0.0)
     assert _pace("encoder.16") == (5e-5, 2, 8, False, 0.0)
     assert _pace("output") == (5e-5, 1, 4, False, 2)
-    assert recipe("output", epsilon=None, mechanism="none", decoder=30)["learning_rate"] == 5e-5
-    assert "threshold_share" not in recipe("encoder.9", epsilon=8.0, mechanism="matrix-gaussian", decoder=30)
+    assert recipe("output", epsilon=None, mechanism="none", decoder_blocks=30)["learning_rate"] == 5e-5
+    assert "threshold_share" not in recipe(
+        "encoder.9", epsilon=8.0, mechanism="matrix-gaussian", decoder_blocks=30
+    )
 
 
 def test_the_rule_finds_out_whether_the_model_is_a_decoder(tmp_path: Path) -> None:
@@ -230,5 +232,5 @@ def test_the_rule_finds_out_whether_the_model_is_a_decoder(tmp_path: Path) -> No
     }
     assert rates == {"late": 5e-5, "early": 2e-4, "only three blocks": 5e-5, "encoder": 2e-4}
     settings = tiny_models.tiny("llama", blocks=4).config.to_dict()
-    assert decoder_blocks(settings) == 4
-    assert decoder_blocks(tiny_models.tiny("bert").config.to_dict()) is None
+    assert count_decoder_blocks(settings) == 4
+    assert count_decoder_blocks(tiny_models.tiny("bert").config.to_dict()) is None

@@ -104,6 +104,7 @@ def test_a_loss_that_is_no_number_ends_the_training() -> None:
 def test_no_model_trains_with_the_attention_that_loses_gradients() -> None:
     before, line = torch.backends.cuda.cudnn_sdp_enabled(), _Line()
     fit(line, _RECORDS, None, _SHORT, stage="task")
+    assert before, "else nothing was switched off"
     assert line.cudnn == {False}
     assert torch.backends.cuda.cudnn_sdp_enabled() is before
 

@@ -82,7 +82,7 @@ class _Half(nn.Module):
 
     @property
     def unnormed(self) -> bool:
-        """Whether rows cross that no norm has touched: between the blocks of a pre-norm model."""
+        """Whether rows may have any length: between the blocks of a pre-norm model, and inside of them."""
         return bool(self._family.final) and self.cut.place == "encoder"
 
     def extra_repr(self) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 __all__ = [
-    "decoder_blocks",
+    "count_decoder_blocks",
     "default_pooling",
     "load_model",
     "load_tokenizer",
@@ -126,7 +126,7 @@ def _settings(name: str) -> Any:
         return transformers.AutoConfig.from_pretrained(folder, **source)
 
 
-def decoder_blocks(model: str | Mapping[str, Any]) -> int | None:
+def count_decoder_blocks(model: str | Mapping[str, Any]) -> int | None:
     """How many blocks a decoder has; None for another ``model``, which is a name or stored settings."""
     import transformers
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dp_forward.errors import refuse_if
 from dp_forward.split.cut import parse_cut
-from dp_forward.split.pretrained import decoder_blocks, default_pooling
+from dp_forward.split.pretrained import count_decoder_blocks, default_pooling
 from dp_forward.train.lineage import Shape, cut_of_start, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
@@ -40,7 +40,7 @@ _EMBEDDINGS_BY_ROW = dict(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, he
 
 
 def recipe(
-    cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text", decoder: int | None = None
+    cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text", decoder_blocks: int | None = None
 ) -> dict[str, Any]:
     """The rule, from the cut, the epsilon per unit and how many blocks the model has if it is a decoder."""
     place = parse_cut(cut)
@@ -52,9 +52,9 @@ def recipe(
         made = _EMBEDDINGS if unit == "text" else _EMBEDDINGS_BY_ROW
     else:
         # From block 3 on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late).
-        made = _EARLY if (place.block or 1) < 3 and decoder is None else _LATE
-    if decoder is not None:
-        made = made | _changes_for_decoder(cut, decoder, noise=epsilon is not None)
+        made = _EARLY if (place.block or 1) < 3 and decoder_blocks is None else _LATE
+    if decoder_blocks is not None:
+        made = made | _changes_for_decoder(cut, decoder_blocks, noise=epsilon is not None)
     only_privunit = () if mechanism == "privunit" else ("threshold_share", "training_threshold_share")
     return {name: value for name, value in made.items() if name not in only_privunit}
 
@@ -150,12 +150,13 @@ def effective_plan(plan: Plan, *, encoder: bool = False) -> Plan:
     folded, remedy = plan.label_privacy == "folded", "Leave out what belongs to that back."
     refuse_if(folded, "labels", "be public where a back trains by gradients", "folded", remedy)
     plan = replace(plan, back="gradient")
-    decoder = published.decoder if published else None
+    blocks = published.decoder_blocks if published else None
     if regime.trains_front and not published and not encoder:
-        decoder = decoder_blocks(plan.model)
-    if decoder is not None and plan.blocks is not None:
-        decoder = min(decoder, plan.blocks)
-    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit, decoder=decoder)
+        blocks = count_decoder_blocks(plan.model)
+    if blocks is not None and plan.blocks is not None:
+        blocks = min(blocks, plan.blocks)
+    noise: Any = {name: getattr(plan, name) for name in ("epsilon", "mechanism", "unit")}
+    rule = recipe(cut, **noise, decoder_blocks=blocks)
     chosen = {**rule, "cut": cut}
     if published:
         chosen |= {"rows": published.rows, "width": published.width}

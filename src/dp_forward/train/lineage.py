@@ -29,7 +29,7 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
-from dp_forward.split.pretrained import decoder_blocks
+from dp_forward.split.pretrained import count_decoder_blocks
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
     cut: str
     width: int
     rows: int
-    decoder: int | None  # how many blocks, of a decoder
+    decoder_blocks: int | None  # None for an encoder
 
 
 def published_shape(model: str) -> Shape | None:
@@ -63,7 +63,7 @@ def published_shape(model: str) -> Shape | None:
     half, spec = (_facts(folder / "front" / name) or {} for name in (_SETTINGS, _SPEC))
     try:
         cut, width, rows = str(half["cut"]), int(half["width"] or 0), int(spec["rows"])
-        return Shape(cut, width, rows, decoder_blocks(half["model"]))
+        return Shape(cut, width, rows, count_decoder_blocks(half["model"]))
     except (ValueError, KeyError, TypeError):
         raise InvalidInput("model", "be a whole run", model, "Try dpf finetune --resume.") from None
 
